@@ -19,6 +19,8 @@ from projector.errors import DeviceError
 ONE_THREAD_VALUES = 1 << 19
 #: A rarely read array of at least this many bytes moves from memory to a file.
 SELDOM_BYTES = 1 << 30
+#: Size of the buffer through which large tensors leave a GPU.
+_PINNED_VALUES = 1 << 21
 #: Torch's messages in a plain RuntimeError when memory runs out: its CPU allocator, cuBLAS and cuSOLVER, CUDA.
 _NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 _NO_MEMORY = (_NO_CPU_MEMORY, "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
@@ -114,6 +116,24 @@ def _overwrite(descriptor: int, size: int) -> None:
             file.flush()
             # Sync in small pieces: other files' syncs wait for pending writes.
             os.fdatasync(descriptor)
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """Return `tensor` on the CPU.
+
+    Large tensors leave a GPU through a small pinned buffer: copied directly into new memory, an H100's numbers arrive
+    at 1 GB/s.
+    """
+    if tensor.device.type != "cuda" or tensor.numel() <= _PINNED_VALUES:
+        return tensor.cpu()
+    given, buffer = tensor.contiguous().view(-1), torch.empty(_PINNED_VALUES, dtype=tensor.dtype, pin_memory=True)
+    result = torch.empty(tensor.shape, dtype=tensor.dtype)
+    for part, target in zip(
+        torch.split(given, _PINNED_VALUES), torch.split(result.view(-1), _PINNED_VALUES), strict=True
+    ):
+        with all_threads():
+            target.copy_(buffer[: part.shape[0]].copy_(part))
+    return result
 
 
 @contextmanager

@@ -249,8 +249,7 @@ class Model:
                 nodes = done.live_graph.propagator.nodes
                 betas = [rows.into(beta, nodes) for rows, beta in zip(done.joined, betas, strict=True)]
         else:
-            found = (coefficients.beta, coefficients.label_beta)
-            betas = [torch.from_numpy(part).to(one.beta.device) for one, part in zip(given, found, strict=False)]
+            betas = list(coefficients)
         features, *labels = [InputRows(one.rows, beta) for one, beta in zip(inputs, betas, strict=True)]
         return replace(
             held,

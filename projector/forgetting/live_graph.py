@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.device import on_host
 from projector.forgetting.batch import ModelState
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.held_out import HeldOut
@@ -297,7 +298,7 @@ class LiveGraph:
 
         `logits` (n, C) are those of `state`, if already known.
         """
-        probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
+        probabilities = on_host(self.loss.probabilities(self.logits(state) if logits is None else logits)).numpy()
         probabilities[~state.live] = 0.0
         return probabilities
 

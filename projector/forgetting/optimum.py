@@ -1,10 +1,8 @@
 """Turn weights at or near an optimum into a model state with matching coefficients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
@@ -17,23 +15,15 @@ from projector.solvers.objective import Objective, Point
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class Coefficients:
-    """Span coefficients at an optimum, as `Store.write_beta` takes them."""
-
-    #: (blocks, n, C) float64.
-    beta: NDArray[np.float64]
-    #: (label_hops, n, C) float64.
-    label_beta: NDArray[np.float64]
-
-
 def stacked(state: ModelState) -> Tensor:
     """Return the weights of all blocks of all inputs, stacked vertically, (p, C)."""
     return torch.cat([by_block(span.W, state.classes).reshape(-1, state.classes) for span in state.spans])
 
 
-def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[ModelState, Coefficients]:
-    """Return `state` with the weights at `point` and coefficients rebuilt from their dual variable.
+def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[ModelState, tuple[Tensor, ...]]:
+    """Return `state` with the weights at `point`, and span coefficients rebuilt from their dual variable.
+
+    The coefficients are (blocks, n, C) float64 for each input, on the model's device.
 
     At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U. The rest of the
     gradient goes into T along strong directions, and leaves W along the others. For W = 0 all coefficients are set to
@@ -48,10 +38,8 @@ def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[M
         beta[:, torch.from_numpy(~span.in_span).to(W.device)] = 0.0
         B = torch.cat([each.transposed_matmul(block) for block in beta], dim=1)
         spans.append(_explained(replace(span, W=W, B=B)))
-    features, *labels = [beta.cpu().numpy() for beta in betas]
-    label_beta = labels[0] if labels else np.zeros((0, representation.nodes, state.classes))
-    repaired = replace(state, features=spans[0], labels=spans[1] if labels else None)
-    return repaired, Coefficients(features, label_beta)
+    repaired = replace(state, features=spans[0], labels=spans[1] if len(spans) > 1 else None)
+    return repaired, tuple(betas)
 
 
 def _explained(span: SpanState) -> SpanState:

@@ -24,7 +24,7 @@ from torch import Tensor
 from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import Certificate, certify, drifted_too_far
 from projector.forgetting.gram import Gram, off_strong
-from projector.forgetting.optimum import Coefficients, at_optimum, stacked
+from projector.forgetting.optimum import at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
@@ -58,8 +58,8 @@ class RepairOutcome:
     #: Steps, and products with H and H^T counted as pairs; None when no repair ran.
     iterations: int | None = None
     products: int | None = None
-    #: Rebuilt coefficients; None if the earlier ones still hold.
-    coefficients: Coefficients | None = None
+    #: Rebuilt coefficients (blocks, n, C) float64 of each input, on the device; None if the earlier ones still hold.
+    coefficients: tuple[Tensor, ...] | None = None
     #: |W_repaired - W_projected|_F / |W_projected|_F.
     weight_change: float = 0.0
     #: Why the repair used conjugate gradients alone; None if it had a preconditioner, or did not run.

@@ -108,9 +108,8 @@ class FeatureMatrix:
     def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64] | None = None) -> Tensor:
         """Return a copy of X[rows, start:stop], or of all its rows, (m, stop - start) float64 on the device."""
         if self._sparse is not None:
-            part = self._sparse[:, start:stop]
-            dense = (part if rows is None else part[rows]).toarray()
-            return torch.from_numpy(dense.astype(np.float64, copy=False)).to(self.device)
+            columns = self._sparse_columns(start, stop)
+            return columns if rows is None else columns[torch.from_numpy(rows).to(self.device)]
         columns = (
             self._matrix[:, start:stop]
             if rows is None
@@ -134,14 +133,30 @@ class FeatureMatrix:
         if rows is not None:
             right = right * torch.from_numpy(rows).to(self.device)[:, None]
         if self._sparse is not None:
-            if self._transposed is None:
-                self._transposed = csr_tensor(sp.csr_array(self._sparse.T), self.device)
-            return self._transposed @ right
+            return self._in_columns() @ right
         out = torch.zeros((self.num_features, right.shape[1]), dtype=torch.float64, device=self.device)
         for start in range(0, self.nodes, CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             out += self._matrix[chunk].to(torch.float64).T @ right[chunk]
         return out
+
+    def _sparse_columns(self, start: int, stop: int) -> Tensor:
+        """Return X[:, start:stop] of a CSR matrix, dense, without reading the other columns."""
+        columns, width = self._in_columns(), stop - start
+        starts = columns.crow_indices()[start : stop + 1]
+        first, end = starts[[0, -1]].tolist()
+        own = torch.arange(width, device=self.device).repeat_interleave(starts.diff(), output_size=end - first)
+        dense = torch.zeros((self.nodes, width), dtype=torch.float64, device=self.device)
+        places = columns.col_indices()[first:end].to(torch.int64).mul_(width).add_(own)
+        dense.view(-1).index_add_(0, places, columns.values()[first:end])
+        return dense
+
+    def _in_columns(self) -> Tensor:
+        """Return X^T of a CSR matrix, in CSR."""
+        if self._transposed is None:
+            assert self._sparse is not None
+            self._transposed = csr_tensor(sp.csr_array(self._sparse.T), self.device)
+        return self._transposed
 
     @all_threads()
     def gram(self, rows: NDArray[np.bool_]) -> Tensor:

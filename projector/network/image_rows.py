@@ -10,17 +10,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.graph.ranges import ranges
 from projector.network.inputs import Input, Inputs
 from projector.network.operators import LabelHops
 
 #: Largest share of the whole work at which a pyramid is cheaper: slicing matrices costs about as much as multiplying.
 _WORTH = 0.5
+#: Largest share of a graph's entries that are read one by one, rather than all of them in order.
+_FEW = 0.1
 
 
 def neighbourhood(adjacency: sp.csr_array, nodes: NDArray[np.bool_], live: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the mask (n,) of `nodes` (n,) and their live neighbours; edges with a stored 0 do not exist."""
-    reached = adjacency @ nodes.astype(np.float64) != 0.0
-    return np.asarray((reached | nodes) & live)
+    rows = np.flatnonzero(nodes)
+    starts, ends = adjacency.indptr[rows].astype(np.int64), adjacency.indptr[rows + 1].astype(np.int64)
+    if int((ends - starts).sum()) > _FEW * adjacency.nnz:
+        return np.asarray(((adjacency @ nodes.astype(np.float64) != 0.0) | nodes) & live)
+    entries, reached = ranges(starts, ends), nodes.copy()
+    reached[adjacency.indices[entries[adjacency.data[entries] != 0]]] = True
+    return np.asarray(reached & live)
 
 
 def image_rows(

@@ -16,6 +16,7 @@ bits of a new graph, however many updates led to it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +34,7 @@ from projector.network.spec import PropagationKind
 
 #: Number of stored entries whose values are computed together, which bounds temporary memory.
 _ENTRIES = 1 << 22
+_Indices = TypeVar("_Indices", NDArray[np.int64], Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,18 +308,20 @@ class Propagator:
 def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
     """Return the pattern of A + I for A (n, n) with ascending columns and a zero diagonal."""
     nodes, entries = adjacency.shape[0], adjacency.nnz + adjacency.shape[0]
-    index = index_type(entries)
-    value = np.float64 if _weighted(adjacency) else np.bool_
-    columns, values = np.full(entries, -1, dtype=index), np.ones(entries, dtype=value)
+    index = torch.int32 if index_type(entries) is np.int32 else torch.int64
+    value = torch.float64 if _weighted(adjacency) else torch.bool
+    columns = torch.full((entries,), -1, dtype=index, device=device)
+    values = torch.ones(entries, dtype=value, device=device)
     for first, end in parts_of_rows(adjacency.indptr):
-        part = slice(adjacency.indptr[first], adjacency.indptr[end])
-        rows = np.repeat(np.arange(first, end), np.diff(adjacency.indptr[first : end + 1]))
-        places = _places(np.arange(part.start, part.stop), rows, adjacency.indices[part])
-        columns[places], values[places] = adjacency.indices[part], adjacency.data[part]
-    loops = np.flatnonzero(columns < 0)
-    columns[loops] = np.arange(nodes)
-    arrays = (_starts_with_loops(adjacency).astype(index), columns, values, loops)
-    return _Pattern(*(torch.from_numpy(array).to(device) for array in arrays))
+        part = slice(int(adjacency.indptr[first]), int(adjacency.indptr[end]))
+        given = adjacency.indices[part], adjacency.data[part], np.diff(adjacency.indptr[first : end + 1])
+        own, weights, sizes = (torch.from_numpy(array).to(device) for array in given)
+        rows = torch.arange(first, end, device=device).repeat_interleave(sizes, output_size=part.stop - part.start)
+        places = _places(torch.arange(part.start, part.stop, device=device), rows, own)
+        columns[places], values[places] = own.to(index), weights.to(value)
+    loops = (columns < 0).nonzero()[:, 0]
+    columns[loops] = torch.arange(nodes, dtype=index, device=device)
+    return _Pattern(torch.from_numpy(_starts_with_loops(adjacency)).to(device, index), columns, values, loops)
 
 
 def _weighted(adjacency: sp.csr_array) -> bool:
@@ -338,7 +342,7 @@ def _starts_with_loops(adjacency: sp.csr_array) -> NDArray[np.int64]:
     return starts
 
 
-def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(entries: _Indices, rows: _Indices, columns: _Indices) -> _Indices:
     """Return the positions of A's entries in A + I: each earlier row has one entry more."""
     return entries + rows + (columns > rows)
 

@@ -17,12 +17,13 @@ from model_store.versions import SpanArrays, VersionState
 from model_store.work import Work
 from projector.certified.mechanism import shown
 from projector.certified.publication import Publication
+from projector.device import on_host
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
 from projector.forgetting.certificate import Certificate, certifiable
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.joining import JoinedRows
 from projector.forgetting.live_graph import LiveGraph, label_gram
-from projector.forgetting.optimum import Coefficients, at_optimum, stacked
+from projector.forgetting.optimum import at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.projection import SpanState
 from projector.forgetting.repair import RepairOutcome, RepairRun
@@ -105,6 +106,16 @@ def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
     if not np.isfinite(snapshot.probabilities).all():
         raise NotFinite("The batch would make predictions that are not finite; it was not applied.")
     return snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """Span coefficients as `Store.write_beta` takes them."""
+
+    #: (blocks, n, C) float64.
+    beta: NDArray[np.float64]
+    #: (label_hops, n, C) float64.
+    label_beta: NDArray[np.float64]
 
 
 @dataclass(eq=False)
@@ -204,7 +215,7 @@ class Committed:
             _checkpointed=number if kept else None,
         )
         if stale_coefficients and edited:
-            committed.features, committed.labels = committed.inputs(_completed(committed, edited))
+            committed._complete(edited)
         elif stale_coefficients:
             objective = committed.objective
             _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
@@ -259,19 +270,17 @@ class Committed:
 
     def coefficients(self) -> Coefficients:
         """Return the span coefficients in the stored form, without the part in T."""
-        beta = self.features.beta.cpu().numpy()
+        beta = on_host(self.features.beta).numpy()
         if self.labels is None:
             return Coefficients(beta, np.zeros((0, *beta.shape[1:])))
-        return Coefficients(beta, self.labels.beta.cpu().numpy())
+        return Coefficients(beta, on_host(self.labels.beta).numpy())
 
-    def inputs(self, coefficients: Coefficients | None) -> tuple[InputRows, InputRows | None]:
+    def inputs(self, coefficients: Sequence[Tensor] | None) -> tuple[InputRows, InputRows | None]:
         """Return the rows of features and labels with these coefficients; None keeps the present ones."""
-        features, labels, device = self.features, self.labels, self.features.beta.device
-        if coefficients is not None:
-            features = replace(features, beta=on_device(coefficients.beta, device))
-            if labels is not None:
-                labels = replace(labels, beta=on_device(coefficients.label_beta, device))
-        return features, labels
+        if coefficients is None:
+            return self.features, self.labels
+        labels = None if self.labels is None else replace(self.labels, beta=coefficients[1])
+        return replace(self.features, beta=coefficients[0]), labels
 
     def held(self, preconditioner: Preconditioner | None) -> HeldModel:
         """Return everything that computing a deletion needs."""
@@ -305,6 +314,15 @@ class Committed:
             self._take_over(edit, prepared.joined)
         self.replace(prepared)
 
+    def _complete(self, edited: Sequence[EditedRows]) -> None:
+        """Make the coefficients, which are those of an earlier version, those of this one, which are `edited`."""
+        given = [(self.features, self.state.features.in_span)]
+        if self.labels is not None:
+            given.append((self.labels, self.state.live))
+        for (one, in_span), rows in zip(given, edited, strict=False):
+            _overwrite(one.beta, np.flatnonzero(~in_span))
+            one.beta[:, torch.from_numpy(rows.rows).to(one.beta.device)] = on_device(rows.beta, one.beta.device)
+
     def _take_over(self, edit: Edit, joined: Sequence[JoinedRows]) -> None:
         inputs, nodes = self.live_graph.inputs, edit.nodes
         given = [self.features] if self.labels is None else [self.features, self.labels]
@@ -332,16 +350,6 @@ class Committed:
         self.state, self.publication, self.drift = made.state, made.publication, made.snapshot.drift
         self._certificate = made.outcome.after
         self.features, self.labels = self.inputs(made.outcome.coefficients)
-
-
-def _completed(committed: Committed, edited: Sequence[EditedRows]) -> Coefficients:
-    """Return the coefficients of an earlier version as those of the committed one, which are `edited`."""
-    coefficients, state = committed.coefficients(), committed.state
-    coefficients.beta[:, ~state.features.in_span] = 0.0
-    coefficients.label_beta[:, ~state.live] = 0.0
-    for beta, rows in zip((coefficients.beta, coefficients.label_beta), edited, strict=False):
-        beta[:, rows.rows] = rows.beta
-    return coefficients
 
 
 def _overwrite(beta: torch.Tensor, rows: NDArray[np.int64]) -> None:

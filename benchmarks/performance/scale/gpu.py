@@ -1,14 +1,16 @@
-"""Batch, repair, refresh and training on one device. The command needs only torch, numpy, scipy and safetensors.
+"""Training, deletions, additions and predictions on one device. Needs only torch, numpy, scipy and safetensors.
 
 It runs on Cora, Amazon Photo, the arXiv graph with a language model's features, and a synthetic graph of the size of
-ogbn-products (`scale.graph`):
+ogbn-products (`scale.graph`), each with softmax and with squared loss, L = 2 (arXiv: L = 3), concat, lambda 1e-4:
 
-training  `projector.fit`, softmax, L = 2, concat (arXiv: L = 3), lambda 1e-4 batch     64 random nodes, projected, with
-leverages, pseudo-inverse and norms (`project_batch`) repair    the same batch on to the weights of retraining, to a
-proven relative bound of 1e-8 refresh   the class probabilities of every remaining node
+- training: `projector.fit`
+- batch: 64 random nodes, projected, with leverages, pseudo-inverse and norms (`project_batch`)
+- repair: the rest of their deletion, to the weights of retraining with a proven relative bound of 1e-8
+- addition: the same 64 nodes join again with their features, labels and edges, to the same bound
+- refresh: the predictions of every node
 
-Before that, on graphs of up to 20,000 nodes, weights and probabilities after the deletion are compared with those that
-the CPU computes. Last, a batch of 64 at 169,343 x 129 with 4 blocks of 41 classes, as in
+Before that, on graphs of up to 20,000 nodes, weights and predictions after the deletion and after the addition are
+compared with those that the CPU computes. Last, a batch of 64 at 169,343 x 129 with 4 blocks of 41 classes, as in
 `benchmarks.performance.batches.unlearn`.
 
     python -m benchmarks.performance.scale.gpu [--device cuda] [--only cora …] [--data DIR] [--json FILE]
@@ -24,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -33,9 +36,9 @@ from benchmarks.device import device_name
 from benchmarks.performance.batches.unlearn import Setting, ours, timed
 from benchmarks.performance.scale.graph import Shape, write
 from model_store.datasets.load import default_data_dirs, load_dataset
-from projector import Model, ModelSpec, fit
+from projector import Model, ModelSpec, Report, fit
 from projector.forgetting.batch import Removal, project_batch
-from projector.graph.graph import Graph
+from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine, LossKind
 
 PRODUCTS = "products"
@@ -46,12 +49,15 @@ _COMPARED_NODES = 20_000
 #: Both repair to a proven relative bound of 1e-8, so their weights differ by at most twice that.
 _WEIGHTS_APART, _ANSWERS_APART = 2.1e-8, 1e-5
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Row:
-    """Times for one graph, in milliseconds except for training."""
+    """Times for one graph and loss, in milliseconds except for training."""
 
     dataset: str
+    loss: str
     nodes: int
     edges: int
     training_nodes: int
@@ -62,43 +68,75 @@ class Row:
     batch_ms: float
     repair_ms: float
     repair_steps: int | None
+    addition_ms: float
+    addition_steps: int | None
     refresh_ms: float
-    #: |W - W_cpu| / |W_cpu| after the repair, and the largest difference of a probability; None if not compared.
+    #: The largest |W - W_cpu| / |W_cpu| of the two updates, and the largest difference of a probability; None if not
+    #: compared.
     weights_differ: float | None
     answers_differ: float | None
     #: Peak memory of torch on a GPU, in GiB; None on the CPU.
     peak_gib: float | None
 
 
-def spec_of(dataset: str) -> ModelSpec:
+def spec_of(dataset: str, loss: LossKind = LossKind.SOFTMAX) -> ModelSpec:
     """Return the trained model's specification."""
     hops = 3 if "arxiv" in dataset else 2
-    return ModelSpec(loss=LossKind.SOFTMAX, combine=Combine.CONCAT, hops=hops, tolerance=1e-9)
+    return ModelSpec(loss=loss, combine=Combine.CONCAT, hops=hops, tolerance=1e-9)
 
 
-def measured(dataset: str, graph: Graph, device: torch.device) -> Row:
-    """Return one graph's row."""
-    spec, nodes = spec_of(dataset), drawn(graph)
+def measured(dataset: str, graph: Graph, loss: LossKind, device: torch.device) -> Row:
+    """Return one row."""
+    spec, nodes = spec_of(dataset, loss), drawn(graph)
+    newcomers = Newcomers.of(graph, nodes)
     differ: tuple[float | None, float | None] = (None, None)
     if device.type != "cpu" and graph.nodes <= _COMPARED_NODES:
-        differ = compared(graph, spec, nodes, device)
+        differ = compared(graph, spec, newcomers, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    started = time.perf_counter()
-    model = fit(graph, spec, device=str(device))
-    training = time.perf_counter() - started
+    model, training = lasting(lambda: fit(graph, spec, device=str(device)))
     batches = [timed(lambda: projected(model, nodes), device) for _ in range(REPEATS)]
-    began = time.perf_counter()
-    left, report = model.forget(nodes=nodes)
-    forgotten = (time.perf_counter() - began) * 1000
-    refreshes = [timed(left.predict, device) for _ in range(5)]
+    (left, deletion), forgotten = lasting(lambda: model.forget(nodes=nodes))
+    (whole, addition), joined = lasting(lambda: newcomers.join(left))
+    refreshes = [timed(whole.predict, device) for _ in range(5)]
     weights = left.weights
     return Row(
-        dataset, graph.nodes, graph.edges, int(graph.train_mask.sum()), weights.shape[0] * weights.shape[1],
-        graph.num_classes, training, statistics.median(batches), forgotten - statistics.median(batches),
-        report.iterations, statistics.median(refreshes), *differ,
+        dataset, loss, graph.nodes, graph.edges, int(graph.train_mask.sum()), weights.shape[0] * weights.shape[1],
+        graph.num_classes, training, statistics.median(batches), 1000 * forgotten - statistics.median(batches),
+        deletion.iterations, 1000 * joined, addition.iterations, statistics.median(refreshes), *differ,
         torch.cuda.max_memory_allocated(device) / (1 << 30) if device.type == "cuda" else None,
     )  # fmt: skip
+
+
+def lasting(work: Callable[[], T]) -> tuple[T, float]:
+    """Return what `work` returns, and its seconds. It must end by reading its result from the device."""
+    began = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - began
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomers:
+    """The drawn nodes, as they join after their deletion."""
+
+    nodes: NDArray[np.int64]
+    features: Features
+    labels: NDArray[np.int64]
+    #: (k, 2), each edge once; the drawn nodes are n, n + 1, ….
+    edges: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, graph: Graph, nodes: NDArray[np.int64]) -> Self:
+        """Read them from the graph."""
+        rows = graph.adjacency[nodes].tocoo()
+        place = np.arange(graph.nodes)
+        place[nodes] = graph.nodes + np.arange(nodes.size)
+        ends = np.sort(np.stack([place[nodes[rows.row]], place[rows.col]], axis=1), axis=1)
+        return cls(nodes, graph.features[nodes], graph.labels[nodes], np.unique(ends, axis=0))
+
+    def join(self, model: Model) -> tuple[Model, Report]:
+        """Return the model with them, and the report."""
+        return model.update(add_nodes=self.features, add_labels=self.labels, add_edges=self.edges)
 
 
 def drawn(graph: Graph) -> NDArray[np.int64]:
@@ -113,14 +151,18 @@ def projected(model: Model, nodes: NDArray[np.int64]) -> None:
     project_batch(held.state, held.features, held.labels, [Removal(nodes=row) for row in nodes[:, None]])
 
 
-def compared(graph: Graph, spec: ModelSpec, nodes: NDArray[np.int64], device: torch.device) -> tuple[float, float]:
-    """Return the differences of weights and probabilities from the CPU's, after the deletion.
+def compared(graph: Graph, spec: ModelSpec, newcomers: Newcomers, device: torch.device) -> tuple[float, float]:
+    """Return the largest differences of weights and predictions from the CPU's, after each update.
 
     Raises ArithmeticError if they are too large for both to be right; the device's times would then be meaningless.
     """
-    here, there = (fit(graph, spec, device=name).forget(nodes=nodes)[0] for name in (str(device), "cpu"))
-    weights = float(np.linalg.norm(here.weights - there.weights)) / float(np.linalg.norm(there.weights))
-    answers = float(np.abs(here.predict() - there.predict()).max())
+    here, there = (fit(graph, spec, device=name).forget(nodes=newcomers.nodes)[0] for name in (str(device), "cpu"))
+    pairs = [(here, there), (newcomers.join(here)[0], newcomers.join(there)[0])]
+    weights = max(
+        float(np.linalg.norm(one.weights - other.weights)) / float(np.linalg.norm(other.weights))
+        for one, other in pairs
+    )
+    answers = max(float(np.abs(one.predict() - other.predict()).max()) for one, other in pairs)
     if not (weights <= _WEIGHTS_APART and answers <= _ANSWERS_APART):
         raise ArithmeticError(f"{device} and cpu differ by {weights:.1e} in weights and {answers:.1e} in answers.")
     return weights, answers
@@ -154,8 +196,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{name}, torch {torch.__version__}, {day}", flush=True)
     rows = []
     for each in options.only:
-        rows.append(measured(each, graph_called(each, folders, shape, device), device))
-        print(json.dumps(asdict(rows[-1])), flush=True)
+        graph = graph_called(each, folders, shape, device)
+        for loss in (LossKind.SOFTMAX, LossKind.SQUARED):
+            rows.append(measured(each, graph, loss, device))
+            print(json.dumps(asdict(rows[-1])), flush=True)
     setting = Setting(169_343, 129, 4, 41, device)
     batches = [timed(alone(setting), device) for _ in range(REPEATS)]
     print(f"a batch of {BATCH} at 169,343 x 129: {statistics.median(batches):.3f} ms", flush=True)

@@ -133,7 +133,7 @@ class FaintModel(SmallModel):
         optimum = objective.at(torch.from_numpy(self.retrained()[0].astype(np.float64)))
         self.begin(optimum.W, objective.dual(optimum))
         self.state, coefficients = at_optimum(self.state, objective, optimum)
-        self.features = InputRows(self.stored, torch.from_numpy(coefficients.beta))
+        self.features = InputRows(self.stored, coefficients[0])
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
         """Project and repair as the service does, and retrain the remaining graph from zero."""

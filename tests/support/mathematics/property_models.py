@@ -93,5 +93,5 @@ class SmallModel:
         repair.advance()
         self.state, outcome = repair.repaired()
         assert outcome.coefficients is not None
-        self.features = InputRows(self.features.rows, torch.from_numpy(outcome.coefficients.beta))
+        self.features = InputRows(self.features.rows, outcome.coefficients[0])
         return outcome

@@ -132,9 +132,10 @@ class StoredModel:
         self.store.set_current(self.ref)
 
     def _write_coefficients(self, outcome: RepairOutcome) -> None:
-        rebuilt = outcome.coefficients
-        if rebuilt is not None:
-            self.store.write_beta(rebuilt.beta, rebuilt.label_beta, fencing=1, version=self.ref.version)
+        if outcome.coefficients is not None:
+            beta, *labels = [each.numpy() for each in outcome.coefficients]
+            label_beta = labels[0] if labels else np.zeros((0, *beta.shape[1:]))
+            self.store.write_beta(beta, label_beta, fencing=1, version=self.ref.version)
 
 
 class Oracle:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from projector.errors import DeviceError, GraphError
 from projector.graph.graph import Graph
+from projector.network import image_rows
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind
 from tests.support.everyday import every_case
@@ -223,3 +224,17 @@ def test_a_missing_gpu_is_an_error_and_never_a_silent_fallback(device: str, monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="CUDA"):
         Propagator.build(dense_features().adjacency, PropagationKind.SYM, 1.0, device=device)
+
+
+@pytest.mark.parametrize("few", [0.0, 1.0])
+def test_a_neighbourhood_is_what_live_nodes_a_stored_edge_leads_to(few: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_rows, "_FEW", few)
+    adjacency, rng = graph_of_50(True), np.random.default_rng(0)
+    symmetric = sp.csr_array(adjacency, copy=True)
+    ends = np.repeat(np.arange(50), np.diff(symmetric.indptr))
+    # A deleted edge stays stored, in both directions.
+    symmetric.data[(ends + symmetric.indices) % 5 == 0] = 0.0
+    for share in (0.0, 0.05, 0.5, 1.0):
+        nodes, live = rng.random(50) < share, rng.random(50) < 0.8
+        expected = (((symmetric.toarray() != 0) & nodes).any(axis=1) | nodes) & live
+        assert np.array_equal(image_rows.neighbourhood(symmetric, nodes, live), expected)
