@@ -184,6 +184,7 @@ PAGES_TO_FOLLOW = sorted({command.page for command in SHOWN if reason(command) i
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES_TO_FOLLOW, ids=lambda page: page.name)
 def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
     follow(page)

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from typing import Literal
 
 import asyncpg
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from service.db.locks import Lock
 from tests.support.processes.lethe_process import KEY
+
+#: Longest wait for a page, so that a busy machine changes nothing but the time.
+PATIENCE_MS = 120_000
+expect.set_options(timeout=PATIENCE_MS)
 
 #: Window widths and colour schemes for checking pages; the first two cover each width and scheme once.
 LOOKS = [(1280, "dark"), (400, "light"), (1280, "light"), (400, "dark")]
@@ -27,7 +31,7 @@ class Visit:
         #: Page loads so far.
         self.loads = 0
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.context.on("request", self._request)

@@ -15,7 +15,7 @@ from tests.support.documents.shown import Command, alike
 from tests.support.preloaded import ROOT
 
 #: Longest wait for one command, and for the condition of a command that begins with `sleep` (seconds).
-_PATIENCE_S, _REPEATED_S = 120.0, 60.0
+_PATIENCE_S, _REPEATED_S = 600.0, 600.0
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 _SLEEP = re.compile(r"^sleep \d+; ")
 #: Variables of the person who runs the tests.

@@ -53,11 +53,19 @@ def shown_only_by_a_commit() -> None:
         finally:
             entries.show = make
         if unfinished is None:
+            commit = type(made).commit
+
             # The start also checks what is shown, before it erases.
             async def nothing() -> None:
+                """Replaces `show` until this session commits."""
+
+            async def commit_and_show_again(*given: Any) -> None:
                 delattr(made, _SHOW)
+                del made.commit
+                await commit(made, *given)
 
             setattr(made, _SHOW, nothing)
+            made.commit = commit_and_show_again
         return made, unfinished
 
     loader.load = load_without_showing
