@@ -1,9 +1,6 @@
 """Postgres' refusal of a connection reaches the operator, with a matching remedy, and no one else."""
 
-import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from service.errors import DatabaseRefused, LetheError, Unavailable
 from service.web.problems import of_error
 from tests.support.clients.command_line import CommandLine
 from tests.support.service.certificates import Certificate
+from tests.support.service.tls_front import TlsFront
 
 _WAIT = "few seconds"
 
@@ -180,7 +178,11 @@ async def test_a_server_with_tls_is_verified_as_the_url_asks(empty_database_url:
     made = Certificate.make(tmp_path)
     (tmp_path / "other").mkdir()
     other = Certificate.make(tmp_path / "other").certificate
-    async with _with_tls(empty_database_url, made) as (url, handshakes):
+    behind = make_url(empty_database_url)
+    assert behind.host is not None
+    assert behind.port is not None
+    with TlsFront((behind.host, behind.port), made, postgres=True) as front:
+        url, handshakes = with_(empty_database_url, port=front.port), front.names
         for more in (
             "",
             "sslmode=prefer",
@@ -198,35 +200,3 @@ async def test_a_server_with_tls_is_verified_as_the_url_asks(empty_database_url:
             assert type(error) is DatabaseRefused
             assert "cannot be reached with TLS" in error.detail
             assert "certificate verify failed" in error.server_message
-
-
-@asynccontextmanager
-async def _with_tls(url: str, made: Certificate) -> AsyncIterator[tuple[str, list[None]]]:
-    """Yield a TLS proxy for the server of `url`, and its handshakes."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.certificate, made.key)
-    handshakes: list[None] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await reader.readexactly(8)
-            writer.write(b"S")
-            await writer.start_tls(context)
-            handshakes.append(None)
-            behind, ahead = await asyncio.open_connection(make_url(url).host, make_url(url).port)
-            await asyncio.wait(
-                [asyncio.ensure_future(_pass_on(reader, ahead)), asyncio.ensure_future(_pass_on(behind, writer))],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            ahead.close()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield with_(url, port=server.sockets[0].getsockname()[1]), handshakes
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while said := await reader.read(1 << 16):
-            writer.write(said)
-            await writer.drain()
