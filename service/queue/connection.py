@@ -13,6 +13,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -32,6 +35,10 @@ class NoTlsAnswer(Exception):
     """A port did not answer in TLS in time."""
 
 
+_CLUSTER = (
+    "it is part of a cluster",
+    "Use a Redis or Valkey with cluster mode disabled; Lethe's queue is small.",
+)
 _CLOSED = (
     "it closed the connection",
     "Check that it runs and accepts connections (`maxclients`). Check REDIS_URL: rediss:// if it takes only TLS.",
@@ -61,6 +68,10 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
         "+expire +persist ~lethe:*`.",
     ),
     (ReadOnlyError, "it is a read-only replica", "Point REDIS_URL at the primary, and restart Lethe."),
+    # Their own texts name another node's address.
+    (MovedError, *_CLUSTER),
+    (ClusterCrossSlotError, *_CLUSTER),
+    (ClusterDownError, *_CLUSTER),
     (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove data of other programs."),
     (
         "max number of clients",

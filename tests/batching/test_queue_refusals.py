@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MovedError, NoPermissionError, ResponseError
 from sqlalchemy import text
 
 from service.access.limits import NodeAllowance
@@ -64,6 +64,21 @@ async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
     assert cause in refused.value.detail
     assert remedy in refused.value.remedy
     assert str(request_id) not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MovedError("1234 10.0.0.3:6379"),
+        ClusterCrossSlotError("Keys in request don't hash to the same slot"),
+        ClusterDownError("Hash slot not served"),
+    ],
+)
+def test_a_node_of_a_cluster_is_refused_without_its_address(error: ResponseError) -> None:
+    refused = refusal(error, KEY)
+    assert "part of a cluster" in refused.detail
+    assert "cluster mode disabled" in refused.remedy
+    assert "10.0.0.3" not in f"{refused}"
 
 
 async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_need(
