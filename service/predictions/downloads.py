@@ -217,8 +217,8 @@ class Downloads:
         return copy
 
     def is_current(self, copy: Copy) -> bool:
-        """Return whether no other version than the copy's is known to be the head."""
-        return self._reader.newest() in (None, copy.head)
+        """Return whether the copy's version is known to be the head."""
+        return self._reader.newest() == copy.head
 
 
 def _part(view: View, rows: NDArray[np.int64], decimals: int | None) -> Part:

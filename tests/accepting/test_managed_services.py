@@ -4,10 +4,10 @@ Names, logins and databases are placeholders there; here they are the tests' own
 front ends TLS with a certificate for them: the tests' builds of Postgres and Valkey have no TLS.
 """
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import redis
 from sqlalchemy.engine import make_url
 
+from service.queue.connection import version_of
 from tests.support.clients.command_line import CommandLine
 from tests.support.everyday import every_case
 from tests.support.processes.valkey_process import ValkeyProcess
@@ -157,17 +158,19 @@ def test_strings_of_managed_services_reach_the_server_with_the_tls_that_they_ask
                 url = url.replace(name, f"={path}")
             return url.replace("LOGIN", login).replace("PASSWORD", escaped).replace("/DB", f"/{own.database}")
 
-        for of_database, of_queue in zip_longest(_OF_POSTGRES, _OF_REDIS, fillvalue=""):
-            urls = {"DATABASE_URL": of_database or _OF_POSTGRES[0], "REDIS_URL": of_queue or _OF_REDIS[0]}
-            for variable, url in urls.items():
-                monkeypatch.setenv(variable, filled(url))
-                fronts[url].names.clear()
+        for url in _OF_POSTGRES:
+            fronts[url].names.clear()
+            monkeypatch.setenv("DATABASE_URL", filled(url))
             migrated = lethe("migrate", "--home", tmp_path)
-            assert migrated.status == 0, (urls, migrated.stderr)
-            findings = found(lethe("doctor", "--home", tmp_path, "--json").stdout)
-            assert (findings["postgres"], findings["redis"]) == (True, True), urls
-            for url in urls.values():
-                assert set(fronts[url].names) == {place(url)[0]}, url
+            assert migrated.status == 0, (url, migrated.stderr)
+            assert set(fronts[url].names) == {place(url)[0]}, url
+        for url in _OF_REDIS:
+            of_redis.names.clear()
+            monkeypatch.setenv("REDIS_URL", filled(url))
+            assert asyncio.run(version_of(filled(url), socket_timeout_s=10))
+            assert of_redis.names == [place(url)[0]], url
+        findings = found(lethe("doctor", "--home", tmp_path, "--json").stdout)
+        assert (findings["postgres"], findings["redis"]) == (True, True)
 
         # The certificate is for another name.
         for verified in (_OF_POSTGRES[0], _OF_REDIS[1]):

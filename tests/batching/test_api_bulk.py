@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -174,3 +176,24 @@ async def test_a_caller_who_is_too_slow_is_cut_off_once_another_version_is_the_h
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await everything(reader)
     writer.close()
+
+
+async def test_a_version_that_is_not_known_to_be_the_head_for_a_moment_sets_no_lasting_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bulk_routes, "_LOOK_S", 0.001)
+    looks = SimpleNamespace(grace_s=3600.0, is_current=lambda _copy: False)
+    download: Any = SimpleNamespace(_downloads=looks, _copy=None)
+    async with asyncio.timeout(None) as deadline:
+        watching = asyncio.create_task(bulk_routes.Download._watch(download, deadline))
+
+        async def is_set() -> bool:
+            return deadline.when() is not None
+
+        async def is_lifted() -> bool:
+            return deadline.when() is None
+
+        await until(is_set)
+        looks.is_current = lambda _copy: True
+        await until(is_lifted)
+        watching.cancel()

@@ -135,9 +135,12 @@ class Download(StreamingResponse):
                     pass
 
     async def _watch(self, deadline: asyncio.Timeout) -> None:
-        while deadline.when() is None:
+        """Set the deadline while the version is not known to be current, which may be for a moment only."""
+        while True:
             await asyncio.sleep(_LOOK_S)
-            if not self._downloads.is_current(self._copy):
+            if self._downloads.is_current(self._copy):
+                deadline.reschedule(None)
+            elif deadline.when() is None:
                 deadline.reschedule(asyncio.get_running_loop().time() + self._downloads.grace_s)
 
 

@@ -1,6 +1,7 @@
 """TLS in front of a server that has none, as a managed service ends it."""
 
-import asyncio
+import select
+import socket
 import ssl
 import threading
 from contextlib import suppress
@@ -13,8 +14,8 @@ from tests.support.service.certificates import Certificate
 class TlsFront:
     """A port of 127.0.0.1 that decrypts what it passes on to `behind`: a path of a socket, or a host and port.
 
-    A client speaks TLS at once, or after Postgres' request for it. `clients` signs the certificates that clients must
-    have. `endpoint` is an option that Neon's proxy takes from the first message for itself.
+    With `postgres`, a client speaks TLS after Postgres' request for it. `clients` signs the certificates that clients
+    must have. `endpoint` is an option that Neon's proxy takes from the first message for itself.
     """
 
     def __init__(
@@ -35,63 +36,71 @@ class TlsFront:
         self._context.sni_callback = lambda _connection, name, _context: self.names.append(name)
         #: The name that each client asked for (SNI), or None.
         self.names: list[str | None] = []
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._threads = [threading.Thread(target=self._accept)]
+        self._open: list[socket.socket] = []
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        tls = None if self._postgres else self._context
-        started = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
-        self._server = asyncio.run_coroutine_threadsafe(started, self._loop).result()
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._threads[0].start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        for one in (self._listening, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listening.close()
 
-    async def _close(self) -> None:
-        self._server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self._open.append(client)
+                self._threads.append(threading.Thread(target=self._serve, args=(client,)))
+                self._threads[-1].start()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            start = b""
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
             if self._postgres:
-                await reader.readexactly(8)
-                writer.write(b"S")
-                await writer.start_tls(self._context)
-                start = await self._start_up(reader)
-            if isinstance(self._behind, str):
-                answers, ahead = await asyncio.open_unix_connection(self._behind)
-            else:
-                answers, ahead = await asyncio.open_connection(*self._behind)
-            ahead.write(start)
-            ways = [asyncio.ensure_future(_pass_on(reader, ahead)), asyncio.ensure_future(_pass_on(answers, writer))]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            ahead.close()
-        writer.close()
+                _exactly(client, 8)
+                client.sendall(b"S")
+            with self._context.wrap_socket(client, server_side=True) as plain, self._connected() as ahead:
+                if self._postgres:
+                    ahead.sendall(self._start_up(plain))
+                while True:
+                    ready = [plain] if plain.pending() else select.select([plain, ahead], [], [])[0]
+                    for source in ready:
+                        content = source.recv(1 << 16)
+                        if not content:
+                            return
+                        (ahead if source is plain else plain).sendall(content)
 
-    async def _start_up(self, reader: asyncio.StreamReader) -> bytes:
+    def _connected(self) -> socket.socket:
+        if isinstance(self._behind, tuple):
+            return socket.create_connection(self._behind)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._behind)
+        return connection
+
+    def _start_up(self, plain: ssl.SSLSocket) -> bytes:
         """Return Postgres' first message, without the option that is for this front."""
-        length = await reader.readexactly(4)
-        message = await reader.readexactly(int.from_bytes(length) - 4)
+        message = _exactly(plain, int.from_bytes(_exactly(plain, 4)) - 4)
         if self._endpoint:
             assert self._endpoint in message
             message = message.replace(b"options\0" + self._endpoint + b"\0", b"")
         return (len(message) + 4).to_bytes(4) + message
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while said := await reader.read(1 << 16):
-            writer.write(said)
-            await writer.drain()
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """Receive `size` bytes. Raises OSError at an earlier end."""
+    content = b""
+    while len(content) < size:
+        part = connection.recv(size - len(content))
+        if not part:
+            raise ConnectionError
+        content += part
+    return content
