@@ -13,7 +13,9 @@ import httpx2
 
 from lethe_client import LetheClient, LetheClientError, ProblemError
 
-#: Reports an outcome (`completed`, `cancelled`, `unknown`) with the token that came with the job; raises HTTPError.
+#: Further statuses are not final.
+OUTCOMES = ("completed", "cancelled", "unknown")
+#: Reports an outcome with the token that came with the job; raises HTTPError.
 Report = Callable[[str, str], None]
 
 
@@ -30,7 +32,7 @@ def serve(port: int, handler: type[BaseHTTPRequestHandler], report: Report) -> N
         for job, node, token in _run("SELECT id, node, token FROM jobs WHERE token IS NOT NULL"):
             try:
                 outcome = _outcome(lethe, job, node)
-                if outcome != "queued":
+                if outcome in OUTCOMES:
                     report(token, outcome)
                     # Node and token are personal data: only the id stays, so that a replay is recognised.
                     _run("UPDATE jobs SET node = NULL, token = NULL WHERE id = ?", job)
