@@ -1,11 +1,10 @@
 """Takes erasures from fides, and calls it back once Lethe has completed them.
 
-python -m examples.connectors.fides PORT; docs/connectors.md lists the variables.
+python -m examples.connectors.fides; docs/connectors.md lists the variables.
 """
 
 import hmac
 import os
-import sys
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
@@ -48,4 +47,4 @@ def report(token: str, outcome: str) -> None:
 
 
 if __name__ == "__main__":
-    jobs.serve(int(sys.argv[1]), Erasures, report)
+    jobs.serve(Erasures, report)

@@ -24,9 +24,10 @@ def add(job: str, node: str, token: str) -> None:
     _run("INSERT OR IGNORE INTO jobs VALUES (?, ?, ?)", job, node, token)
 
 
-def serve(port: int, handler: type[BaseHTTPRequestHandler], report: Report) -> None:
+def serve(handler: type[BaseHTTPRequestHandler], report: Report) -> None:
     """Take jobs on a port of this machine, behind a proxy with TLS, and advance every open job again and again."""
-    Thread(target=ThreadingHTTPServer(("127.0.0.1", port), handler).serve_forever, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
     lethe = LetheClient(os.environ["LETHE_URL"], os.environ["LETHE_KEY"], retries=0)
     while True:
         for job, node, token in _run("SELECT id, node, token FROM jobs WHERE token IS NOT NULL"):

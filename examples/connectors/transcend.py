@@ -1,10 +1,9 @@
 """Takes erasure webhooks from Transcend, and reports when Lethe has completed them.
 
-python -m examples.connectors.transcend PORT; docs/connectors.md lists the variables.
+python -m examples.connectors.transcend; docs/connectors.md lists the variables.
 """
 
 import json
-import sys
 from http.server import BaseHTTPRequestHandler
 from os import environ
 
@@ -57,4 +56,4 @@ def report(nonce: str, outcome: str) -> None:
 
 
 if __name__ == "__main__":
-    jobs.serve(int(sys.argv[1]), Webhooks, report)
+    jobs.serve(Webhooks, report)

@@ -50,6 +50,7 @@ NOT_HERE = {
     "cat > .env": "for Docker",
     "chmod 600 .env": "for Docker",
     "docker compose": "there is no Docker engine; tests/documents/test_deployment.py reads what it reads",
+    ".venv/bin/python -m examples.connectors": "runs until it is stopped: tests/webhooks/test_connectors.py",
     ".venv/bin/alembic revision": "adds a file to the checkout; tests/migrations makes one in a copy",
     "grep '==' requirements": "asks the index; tests/documents/test_requirements.py reads what it writes",
     "git clean": "a checkout, which a copy is not; tests/packaging makes the wheels",

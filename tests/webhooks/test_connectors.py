@@ -127,10 +127,10 @@ def standing_in(kind: type[StandIn], state: Any) -> Iterator[str]:
 def connector(name: str, folder: Path, variables: Mapping[str, str]) -> Iterator[httpx2.Client]:
     """Run one as its first lines say; yields a client of it. It is killed at the end."""
     port = free_port()
-    environment = {"PATH": "", "JOBS": str(folder / f"{name}.sqlite"), "PAUSE_S": "0.1", **variables}
+    environment = {"PATH": "", "JOBS": str(folder / f"{name}.sqlite"), "PORT": str(port), "PAUSE_S": "0.1", **variables}
     with (folder / f"{name}.log").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"examples.connectors.{name}", str(port)], cwd=ROOT, env=environment, stderr=log
+            [sys.executable, "-m", f"examples.connectors.{name}"], cwd=ROOT, env=environment, stderr=log
         )
     try:
         until(lambda: process.poll() is not None or listens(port))
