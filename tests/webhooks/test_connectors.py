@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
@@ -35,6 +36,7 @@ __all__ = ["models", "serve"]
 
 _PATIENCE_S = 60.0
 _AUDIENCE = "acme"
+_EXAMPLES = ROOT / "examples" / "connectors"
 
 
 class StandIn(BaseHTTPRequestHandler):
@@ -188,15 +190,21 @@ def test_each_connector_deletes_once_what_is_authentic_and_reports_it(
         common = {"LETHE_URL": f"http://127.0.0.1:{port}", "LETHE_KEY": KEY}
         of_fides = common | {"FIDES_URL": fides_url, "CONNECTOR_TOKEN": "secret"}
         of_sombra = common | {"SOMBRA_URL": sombra_url, "TRANSCEND_KEY": "transcend-key", "SOMBRA_AUDIENCE": _AUDIENCE}
-        authentic, replayed = {"Authorization": "Bearer secret", "reply-to": fides_url}, signed("job-1", "5")
+        replayed = signed("job-1", "5")
 
-        def erase(client: httpx2.Client, node: str, token: str = "", **headers: str) -> int:
+        [user] = yaml.safe_load((_EXAMPLES / "fides.yml").read_text())["saas_config"]["endpoints"]
+        delete = user["requests"]["delete"]
+        assert [delete["method"], delete["async_config"]] == ["DELETE", {"strategy": "callback"}]
+
+        def erase(client: httpx2.Client, node: str, token: str = "", bearer: str = "secret") -> int:
             fides.tasks.setdefault(token, "in_processing")
-            return client.delete(f"/nodes/{node}", headers=authentic | {"reply-to-token": token} | headers).status_code
+            headers = {one["name"]: one["value"].replace("<reply_to_token>", token) for one in delete["headers"]}
+            headers |= {"Authorization": f"Bearer {bearer}", "reply-to": fides_url}
+            return client.delete(delete["path"].replace("<external_id>", node), headers=headers).status_code
 
         # Lethe is away.
         with connector("fides", tmp_path, of_fides) as client:
-            assert erase(client, "3", "token-3", Authorization="Bearer other") == 401
+            assert erase(client, "3", "token-3", "another") == 401
             assert [erase(client, "3"), erase(client, "", "token-3")] == [400, 400]
             assert [erase(client, "3", "token-3"), erase(client, "4", "token-3")] == [202, 202]
             assert erase(client, "no%20body", "token-nobody") == 202
@@ -247,4 +255,4 @@ def waiting(folder: Path, name: str) -> bool:
 
 @pytest.mark.parametrize("name", ["jobs", "fides", "transcend"])
 def test_it_has_at_most_sixty_lines(name: str) -> None:
-    assert len((ROOT / "examples" / "connectors" / f"{name}.py").read_text().splitlines()) <= 60
+    assert len((_EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60
