@@ -136,6 +136,7 @@ def connector(name: str, folder: Path, variables: Mapping[str, str]) -> Iterator
         )
     try:
         until(lambda: process.poll() is not None or listens(port))
+        assert process.poll() is None, (folder / f"{name}.log").read_text()
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
             yield client
         assert process.poll() is None, (folder / f"{name}.log").read_text()
