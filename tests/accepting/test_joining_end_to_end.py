@@ -1,6 +1,6 @@
 """A node's life over HTTP: added, predicted, corrected, without its label, deleted, and back."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -120,26 +120,3 @@ async def test_what_joined_is_the_same_after_a_restart(settings: Settings) -> No
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         assert await seen(lethe.client) == before
-
-
-async def test_a_deletion_beats_the_addition_that_is_still_queued(
-    lethe: Lethe, together: Callable[[int], None]
-) -> None:
-    together(2)
-    addition = await sent(lethe, "/additions", {"nodes": [{"id": "anna", "features": ROW}], "edges": [["3", "9"]]})
-    deletion = await sent(lethe, "/deletions", node_body("anna", "5"))
-    assert deletion["already_deleted"] == {}
-    await ended(lethe, deletion, "completed")
-    await ended(lethe, addition, "completed")
-    refused(await lethe.client.get("/predict/anna"), 410, "node-deleted")
-    assert (await lethe.client.get("/model")).json()["live_nodes"] == NODES - 1
-
-
-async def test_what_does_not_fit_fails_alone_with_the_reason(lethe: Lethe) -> None:
-    # Longer by far than all rows of the model.
-    huge = await sent(lethe, "/additions", {"nodes": [{"id": "anna", "features": [1e6] * 12}]})
-    good = await sent(lethe, "/additions", {"nodes": [{"id": "bert", "features": ROW}]})
-    await ended(lethe, good, "completed")
-    state = await ended(lethe, huge, "failed")
-    assert "times as long" in state["failure"]
-    refused(await lethe.client.get("/predict/anna"), 404, "not-found")

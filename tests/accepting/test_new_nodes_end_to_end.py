@@ -74,7 +74,7 @@ async def test_they_are_those_of_the_library_before_and_after_deletions(
     assert str(MARKED) not in told
 
 
-async def test_they_are_those_of_the_nodes_once_they_join(lethe: Lethe) -> None:
+async def test_they_are_those_of_the_nodes_once_they_join_and_what_could_not_join_is_refused(lethe: Lethe) -> None:
     """Without a repair, who joins without a label changes no weights."""
     before = await predicted(lethe)
     for place, (row, around) in enumerate(zip(ROWS, NEIGHBOURS, strict=True)):
@@ -88,9 +88,7 @@ async def test_they_are_those_of_the_nodes_once_they_join(lethe: Lethe) -> None:
         there = (await lethe.client.get("/predict/anna")).json()["probabilities"]
         np.testing.assert_allclose(list(there.values()), before[place], atol=1e-9)
         await lethe.completed((await lethe.client.post("/deletions", json=node_body("anna"))).json())
-
-
-async def test_features_that_are_too_long_are_refused(lethe: Lethe) -> None:
+    # Features that are too long are refused.
     nodes = [{"features": ROWS[0]}, {"features": [1e6] * 12}]
     document = refused(await lethe.client.post("/predict-new", json={"nodes": nodes}), 422, "unfit-features")
     assert document["unfit"] == [1]

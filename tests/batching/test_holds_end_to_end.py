@@ -87,7 +87,7 @@ async def test_nothing_for_the_same_nodes_is_applied_before_a_release(
         await until(are_told)
 
 
-async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_on_release(
+async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_whether_that_is_released_or_cancelled(
     settings: Settings, together: Callable[[int], None]
 ) -> None:
     async with running(settings) as lethe:
@@ -104,12 +104,7 @@ async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_on_release(
         assert (await lethe.completed(deleted))["failure"] is None
         assert (await lethe.client.get("/predict/anna")).status_code == 410
 
-
-async def test_a_deletion_whose_addition_was_cancelled_is_completed_and_remembered(
-    settings: Settings, together: Callable[[int], None]
-) -> None:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
+        # Where the addition is cancelled instead, the deletion is completed and remembered.
         together(100)
         added = await post(lethe, "/additions", {"nodes": [new_node("bert", features={"3": 1.0})]}, 202)
         await post(lethe, f"/deletions/{added['id']}/hold", REASON)

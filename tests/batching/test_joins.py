@@ -150,7 +150,7 @@ async def test_what_was_added_is_deleted_and_may_join_again_where_the_caller_say
     assert (beaten.status, beaten.already_deleted_by) == ("completed", again.id)
 
 
-async def test_a_deletion_beats_an_addition_that_is_still_queued(
+async def test_a_deletion_beats_an_addition_that_is_still_queued_and_additions_join_in_order(
     lethe: Lethe, small_model: Path, together: Callable[[int], None]
 ) -> None:
     before = graph_of(small_model)
@@ -163,9 +163,11 @@ async def test_a_deletion_beats_an_addition_that_is_still_queued(
     assert Served(lethe.settings.model_dir).distance(fitted(small_model, before)) < NEAR
     async with transaction(lethe.services.engine) as connection:
         assert await connection.scalar(text("SELECT count(*) FROM queued_joins")) == 0
+    await assert_a_later_deletion_beats_a_node_that_is_queued_to_rejoin(lethe, together)
+    await assert_a_chain_of_additions_joins_in_the_order_of_arrival(lethe, together)
 
 
-async def test_a_later_deletion_beats_a_node_that_is_queued_to_rejoin(
+async def assert_a_later_deletion_beats_a_node_that_is_queued_to_rejoin(
     lethe: Lethe, together: Callable[[int], None]
 ) -> None:
     [first] = await ended(lethe, await take_in(lethe, RequestKind.NODE, nodes=["5"]))
@@ -178,13 +180,13 @@ async def test_a_later_deletion_beats_a_node_that_is_queued_to_rejoin(
     assert (await lethe.client.get("/predict/5")).status_code == 410
 
 
-async def test_a_chain_of_additions_joins_in_the_order_of_arrival(
+async def assert_a_chain_of_additions_joins_in_the_order_of_arrival(
     lethe: Lethe, together: Callable[[int], None]
 ) -> None:
     together(3)
     ids = [
         await take_in(lethe, RequestKind.ADDITION, {node: NodeContent(drawn(7))}, edges=[(node, neighbour)])
-        for node, neighbour in (("a", "5"), ("b", "a"), ("c", "b"))
+        for node, neighbour in (("a", "6"), ("b", "a"), ("c", "b"))
     ]
     for found in await ended(lethe, *ids):
         assert (found.status, found.joined) == ("completed", 2), found.failure

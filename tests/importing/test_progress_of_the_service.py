@@ -58,7 +58,7 @@ def says(lethe: Lethe, beginning: str) -> Callable[[], Any]:
     return said
 
 
-async def test_a_start_and_an_import_say_how_far_they_have_come(
+async def test_a_start_and_an_import_say_how_far_they_have_come_and_a_deletion_does_not(
     settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with held_up(monkeypatch, "load_base") as released:
@@ -80,22 +80,21 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
                 assert work.status == reading
             assert (await ended(settings, import_id)).version is not None
             await until(says(lethe, "serving"))
+            await assert_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(lethe, monkeypatch)
 
 
-async def test_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+async def assert_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(
+    lethe: Lethe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        with capture_logs() as lines, held_up(monkeypatch, "erase") as released:
-            accepted = await lethe.delete("7")
+    with capture_logs() as lines, held_up(monkeypatch, "erase") as released:
+        accepted = await lethe.delete("7")
 
-            async def is_logged() -> bool:
-                return any(line.get("step", "").startswith("Erasing what was deleted, for") for line in lines)
+        async def is_logged() -> bool:
+            return any(line.get("step", "").startswith("Erasing what was deleted, for") for line in lines)
 
-            await until(is_logged)
-            for _ in range(3):
-                assert await unlearner_says(lethe) == "serving"
-                await asyncio.sleep(0)
-            released.set()
-            await lethe.completed(accepted)
+        await until(is_logged)
+        for _ in range(3):
+            assert await unlearner_says(lethe) == "serving"
+            await asyncio.sleep(0)
+        released.set()
+        await lethe.completed(accepted)

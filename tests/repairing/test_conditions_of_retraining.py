@@ -3,6 +3,7 @@
 import html
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,9 @@ async def lethe(tmp_path: Path, database_url: str, redis_url: str) -> AsyncItera
 
 async def test_the_first_repair_of_an_unfinished_model_is_not_credited_to_forgetting(lethe: Lethe) -> None:
     trained = (await lethe.client.get("/model")).json()["distance_bound_relative"]
-    first = await lethe.completed(await lethe.delete("7"))
+    accepted = await lethe.delete("7")
+    first = await lethe.completed(accepted)
+    await assert_record_receipt_and_page_name_what_was_fixed_before(lethe, accepted)
     assert first["guarantee"] == "retrained"
     assert first["audit"]["repair_weight_change"] > 0.5
     assert first["audit"]["distance_bound_start_relative"] == trained > 0.5
@@ -48,9 +51,8 @@ async def test_the_first_repair_of_an_unfinished_model_is_not_credited_to_forget
     assert "did the forgetting" in second["explanation"]
 
 
-async def test_record_receipt_and_page_name_what_was_fixed_before_the_deletion(lethe: Lethe) -> None:
-    accepted = await lethe.delete("7")
-    assert FROZEN in (await lethe.completed(accepted))["explanation"]
+async def assert_record_receipt_and_page_name_what_was_fixed_before(lethe: Lethe, accepted: dict[str, Any]) -> None:
+    assert FROZEN in (await lethe.state(accepted))["explanation"]
     receipt = await lethe.receipt(accepted)
     assert FROZEN in receipt["summary"]["what_was_done"]
     # It is in the log, and so in the signed data.
