@@ -17,7 +17,6 @@ from service.domain.states import noise_in_words
 from service.log.export import verify_export
 from service.settings import Settings
 from tests.support.clients.signing_in import sign_in
-from tests.support.everyday import everyday
 from tests.support.service.db_harness import until
 from tests.support.service.published import (
     Kept,
@@ -42,7 +41,9 @@ async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
         yield lethe
 
 
-async def test_all_that_others_see_of_a_version_is_its_stored_draw(lethe: Lethe) -> None:
+async def test_all_that_others_see_of_a_version_is_its_stored_draw_and_what_fails_uses_up_nothing(
+    lethe: Lethe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accepted = await lethe.delete("12")
     # One after the other, so that each has its own version.
     states = [await lethe.completed(accepted), await lethe.completed(await lethe.delete("57"))]
@@ -51,6 +52,11 @@ async def test_all_that_others_see_of_a_version_is_its_stored_draw(lethe: Lethe)
     await assert_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe, accepted, states[0])
     await assert_commitments_are_one_for_each_version_and_open_with_its_salt(lethe, states)
     await assert_the_export_opens_every_commitment_and_shows_one_that_does_not_open(lethe)
+    await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch, node="30")
+    for node, written in zip(("40", "41"), _WRITES, strict=True):
+        await assert_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
+            lethe, monkeypatch, node, written
+        )
 
 
 async def assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe: Lethe) -> None:
@@ -119,15 +125,10 @@ async def test_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(
     await assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe)
 
 
-async def test_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkeypatch: pytest.MonkeyPatch) -> None:
-    await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch)
-
-
-@pytest.mark.parametrize("written", everyday(_WRITES, _WRITES[1]))
-async def test_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
-    lethe: Lethe, monkeypatch: pytest.MonkeyPatch, written: str
+async def assert_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
+    lethe: Lethe, monkeypatch: pytest.MonkeyPatch, node: str, written: str
 ) -> None:
-    refused = 0
+    refused, before = 0, await model_of(lethe)
 
     def full(*_: object) -> None:
         nonlocal refused
@@ -139,11 +140,12 @@ async def test_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promis
 
     with monkeypatch.context() as patched:
         patched.setattr(written, full)
-        accepted = await lethe.delete("12")
+        accepted = await lethe.delete(node)
         await until(is_refused_twice)
     await lethe.completed(accepted)
     model = await model_of(lethe)
-    assert (model["version"], model["noise"]["used"]) == (2, pytest.approx(1))
+    assert model["version"] == before["version"] + 1
+    assert model["noise"]["used"] == pytest.approx(before["noise"]["used"] + 1)
 
 
 async def test_a_promise_that_is_used_up_allows_no_further_version(exact_settings: Settings) -> None:

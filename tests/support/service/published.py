@@ -200,12 +200,14 @@ async def exported(lethe: Lethe) -> tuple[list[Any], list[Any]]:
     return [json.loads(json.dumps(line)) async for page in export_lines(engine) for line in page], keys
 
 
-async def assert_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkeypatch: pytest.MonkeyPatch) -> None:
+async def assert_weights_that_are_not_near_enough_stay_queued(
+    lethe: Lethe, monkeypatch: pytest.MonkeyPatch, node: str = "12"
+) -> None:
     before = await predicted(lethe, 5)
     with monkeypatch.context() as patch:
         repaired = RepairRun.repaired
         patch.setattr(RepairRun, "repaired", lambda run: _far(repaired(run)))
-        accepted = await lethe.delete("12")
+        accepted = await lethe.delete(node)
 
         async def is_named() -> bool:
             checks = (await lethe.client.get("/readyz")).json()["checks"]
