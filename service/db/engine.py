@@ -3,7 +3,7 @@
 from typing import Any
 
 import asyncpg
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -23,6 +23,8 @@ _LIMIT_SINCE = 17
 #: Lift the limits that `service.db.roles` sets on the database, for work of unbounded length.
 _NO_LIMIT = "SET transaction_timeout = 0"
 _NO_IDLE_LIMIT = "SET idle_in_transaction_session_timeout = 0"
+#: None if `postgres_urls.OWN_SESSION` did not reach Postgres.
+_OWN_SESSION = text("SELECT current_setting('lethe.session', true)")
 #: Key of the connection arguments in an engine's options.
 _ARGUMENTS = "lethe_connect_args"
 _CONNECT_SECONDS = 10.0
@@ -56,6 +58,15 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
     event.listen(engine.sync_engine, "connect", _limit_transactions)
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
     return engine
+
+
+async def require_own_session(connection: AsyncConnection) -> None:
+    """Raise ConfigurationError if something between Lethe and Postgres drops the settings of a session."""
+    if await connection.scalar(_OWN_SESSION) is None:
+        raise ConfigurationError(
+            "DATABASE_URL leads to a connection pooler such as PgBouncer, which ignores the settings of a session.",
+            "Name Postgres itself. Lethe needs sessions of its own, for LISTEN and for time limits.",
+        )
 
 
 async def connect(engine: AsyncEngine) -> asyncpg.Connection:

@@ -21,6 +21,8 @@ from service.domain.url_parameters import (
     split,
 )
 
+#: A setting that is there only if nothing between Lethe and Postgres drops the settings of a session.
+OWN_SESSION = {"lethe.session": "own"}
 SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
 #: Server settings of each connection. A holder that stops inside a transaction is disconnected, so that it cannot keep
 #: the lease's row locked. `jit` costs more than it gains on statements this short. The data is in memory or on flash,
@@ -37,6 +39,7 @@ SESSION_SETTINGS = {
     "timezone": "UTC",
     "jit": "off",
     "random_page_cost": "1.1",
+    **OWN_SESSION,
 }
 #: Server settings that only Lethe sets.
 OWN_SETTINGS = frozenset({*SESSION_SETTINGS, "transaction_timeout", "role"}) - {"application_name"}

@@ -37,9 +37,16 @@ _LOGIN = _Cause(
 )
 _PARAMETER = _Cause(
     "rejects a connection parameter",
-    f"Remove it from {_SETTING}. Poolers such as PgBouncer reject what Lethe sets: use Postgres' own address.",
+    f"Remove it from {_SETTING}.",
     may_pass=False,
 )
+_POOLER = _Cause(
+    "is reached through a connection pooler such as PgBouncer, which refuses the settings of a session",
+    f"Name Postgres itself in {_SETTING}. Lethe needs sessions of its own, for LISTEN and for time limits.",
+    may_pass=False,
+)
+#: PgBouncer's message.
+_NO_SETTINGS = "unsupported startup parameter"
 _TLS = _Cause(
     "cannot be reached with TLS",
     f"Make sure that sslmode and the certificate files in {_SETTING} are right for this server.",
@@ -102,6 +109,8 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _cause(error: BaseException) -> _Cause:
+    if _NO_SETTINGS in str(error):
+        return _POOLER
     state = getattr(error, "sqlstate", None) or ""
     for length in (5, 3, 2):
         if state and state[:length] in _BY_STATE:

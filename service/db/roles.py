@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.db.engine import create_engine
+from service.db.engine import create_engine, require_own_session
 from service.db.transactions import is_outage, transaction
 from service.errors import ConfigurationError, DatabaseRefused
 
@@ -239,9 +239,13 @@ async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngin
 
 
 async def available(engine: AsyncEngine, role: str) -> str | None:
-    """Return `role` if the engine's login may work as it, else None; raises `Unavailable`."""
+    """Return `role` if the engine's login may work as it, else None.
+
+    Raises `Unavailable`, and `ConfigurationError` behind a pooler.
+    """
     try:
         async with transaction(engine) as connection:
+            await require_own_session(connection)
             await connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
     except DBAPIError as error:
         if is_outage(error):

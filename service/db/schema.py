@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.db.engine import connection_to, unlimit
+from service.db.engine import connection_to, require_own_session, unlimit
+from service.db.postgres_urls import OWN_SESSION
 from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
@@ -48,10 +49,12 @@ async def connected(url: str) -> AsyncIterator[AsyncConnection]:
     Not the service's, because a migration may exceed its statement time limit.
     """
     address, arguments = connection_to(url)
+    arguments["server_settings"] |= OWN_SESSION
     engine = create_async_engine(address, poolclass=NullPool, connect_args=arguments)
     event.listen(engine.sync_engine, "connect", unlimit)
     try:
         async with transaction(engine) as connection:
+            await require_own_session(connection)
             yield connection
     finally:
         await engine.dispose()

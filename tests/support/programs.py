@@ -1,6 +1,7 @@
 """Programs that some tests need and a machine may lack: their tests are skipped, and the last lines say so.
 
-Tests name them by `pytest.mark.needs("chromium")`. `.ci/run` installs them, and fails if one is missing.
+Tests name them by `pytest.mark.needs("chromium")`. `.ci/run` installs those of the tests that it
+runs, and fails if one is missing.
 """
 
 import os
@@ -14,6 +15,10 @@ _PROGRAMS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "promtool": (("promtool",), "prometheus"),
     "git": (("git",), "git"),
+    "nginx": (("nginx", "/usr/sbin/nginx"), "nginx-light"),
+    "caddy": (("caddy",), "caddy"),
+    "pgbouncer": (("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
+    "systemd-analyze": (("systemd-analyze",), "systemd"),
 }
 _REASON = "needs "
 
