@@ -1,6 +1,6 @@
 """A process started by the supervisor: `python -P -m service.cli.child NAME DESCRIPTOR`.
 
-The descriptor is that of its channel (`service/processes/supervisor.py`). Over the channel it receives its work, its
+The descriptor is that of its channel (`service/processes/child_process.py`). Over the channel it receives its work, its
 settings, and the descriptor of the socket that it answers on. It imports only what its work needs.
 """
 
@@ -19,9 +19,10 @@ from projector.errors import ExplainedError
 from service.cli.console import report_error, reported
 from service.errors import DatabaseDamaged, Unavailable
 from service.observability.logging import configure_logging
+from service.processes.child_process import READY
 from service.processes.listening import stopped_by_signals
 from service.processes.serving import Work
-from service.processes.supervisor import MAY_PASS, READY
+from service.processes.supervisor import MAY_PASS
 from service.settings import Settings
 
 #: Path errors that persist until somebody corrects them; a full or failing disk is not among them.
@@ -37,7 +38,7 @@ def main() -> None:
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
-        _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"])
+        _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"], handover["beside"])
 
 
 def _do(
@@ -47,6 +48,7 @@ def _do(
     listener: socket.socket | None,
     notify_ready: Callable[[], None],
     restarts: int,
+    beside: int | None,
 ) -> None:
     match work:
         case "train":
@@ -76,7 +78,7 @@ def _do(
 
             assert listener is not None
             with _kept_running():
-                answer(settings, listener, notify_ready, name, restarts)
+                answer(settings, listener, notify_ready, name, restarts, beside)
         case _:
             assert_never(work)
 

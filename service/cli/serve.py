@@ -82,16 +82,31 @@ _ROLE = inspect.Parameter(
 )
 
 
+_REPLACE = inspect.Parameter(
+    "replace",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Take over from the Lethe that answers at this address for this LETHE_HOME, without a gap: on its "
+            "socket, once this one is ready. If none answers, start as usual.",
+        ),
+    ],
+)
+
+
 def command() -> Callable[..., None]:
     """Return the command, with one option per field of `Settings`."""
 
-    def serve(role: Role | None = None, **flags: Any) -> None:
+    def serve(role: Role | None = None, replace: bool = False, **flags: Any) -> None:
         role, flags = as_torchrun_says(role, flags, os.environ)
         settings = load_settings(**flags)
         if role in (None, "prepare"):
             ensure_model(settings, supervisor_children.train)
         api_workers = settings.api_workers or supervisor_children.default_workers(cores())
-        supervisor_children.serve(settings, api_workers, role)
+        supervisor_children.serve(settings, api_workers, role, replace=replace)
 
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
@@ -104,7 +119,7 @@ def command() -> Callable[..., None]:
 
     [bold]LETHE_DEVICE=cpu ./lethe serve --model models/cora --port 8080[/bold]
     """
-    options = [_ROLE, *(_option(name) for name in Settings.model_fields)]
+    options = [_ROLE, _REPLACE, *(_option(name) for name in Settings.model_fields)]
     serve.__signature__ = inspect.Signature(options, return_annotation=None)  # type: ignore[attr-defined]
     serve.__annotations__ = {option.name: option.annotation for option in options}
     return serve

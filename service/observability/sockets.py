@@ -33,7 +33,7 @@ async def answering(path: Path, answer: Callable[[asyncio.StreamReader], Awaitab
         finally:
             writer.close()
 
-    with _bound(path) as listening:
+    with bound_at(path) as listening:
         server = await asyncio.start_unix_server(send, sock=listening)
         try:
             yield
@@ -48,7 +48,7 @@ async def connected(path: Path, question: bytes = b"") -> AsyncIterator[tuple[as
     Sends `question` first, unless it is empty. The id is 0 if the process runs in another container. Raises OSError if
     no process listens there.
     """
-    with _reachable(path) as address:
+    with reachable(path) as address:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
         asked = writer.get_extra_info("socket")
@@ -62,11 +62,12 @@ async def connected(path: Path, question: bytes = b"") -> AsyncIterator[tuple[as
 
 
 @contextmanager
-def _bound(path: Path) -> Iterator[socket.socket]:
+def bound_at(path: Path) -> Iterator[socket.socket]:
+    """Yield a socket bound to `path`, private to this user, in place of a dead process's."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as bound:
-        with _reachable(path) as address:
+        with reachable(path) as address:
             bound.bind(address)
         path.chmod(0o600)
         try:
@@ -76,7 +77,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _reachable(path: Path) -> Iterator[str]:
+def reachable(path: Path) -> Iterator[str]:
     """Yield an address for a socket: its path may have any length, but an address has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,11 +1,14 @@
 """Build and start a process that answers callers. It does not import torch."""
 
 import asyncio
+import contextlib
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,6 +21,7 @@ from service.access.key_memory import key_memory
 from service.access.limits import NodeAllowance, RateLimits
 from service.access.own_slots import OwnSlots
 from service.db import roles, schema
+from service.errors import LetheError
 from service.observability.exposition import Exposition
 from service.observability.logging import AccessLog
 from service.observability.metrics import IntakeMetrics, new_registry
@@ -25,8 +29,9 @@ from service.predictions.downloads import Downloads
 from service.predictions.reader import Reader
 from service.predictions.served_model import Admission, model_description
 from service.processes.key_folder import SLOTS, open_keyring
-from service.processes.listening import Background, announce, stopped_by_signals
+from service.processes.listening import Background, announce, stopped_by_signals, taken_if_free
 from service.processes.readiness import Readiness, api_probes, holder_probes, reported_checks
+from service.processes.supervisor import DRAIN
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
 from service.requests.deletable import Deletions
@@ -37,7 +42,7 @@ from service.settings import Settings
 from service.web.api.application import build
 from service.web.connections import REQUESTS_GRACE_S, Network
 from service.web.dashboard.installation import install as install_dashboard
-from service.web.protocol import protocol
+from service.web.protocol import Connection, protocol
 from service.web.services import Services
 
 
@@ -58,13 +63,36 @@ def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Conf
     )
 
 
+class _DrainingServer(uvicorn.Server):
+    """Can stop accepting, and exit when the connections have ended by themselves."""
+
+    draining = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second; returns whether to exit."""
+        if self.draining:
+            for server in self.servers:
+                server.close()
+            connections = [each for each in self.server_state.connections if isinstance(each, Connection)]
+            for connection in connections:
+                connection.drain()
+            if not connections:
+                return True
+        return await super().on_tick(counter)
+
+
 class Server:
     """Serves an application; a failed activity stops it, and `serve` raises the error."""
 
     def __init__(self) -> None:
         self._failure: BaseException | None = None
         self._stopping = False
-        self._uvicorn: uvicorn.Server | None = None
+        self._uvicorn: _DrainingServer | None = None
+
+    def drain(self) -> None:
+        """Accept nothing more, and stop when the open connections have ended."""
+        if self._uvicorn is not None:
+            self._uvicorn.draining = True
 
     def stop(self) -> None:
         """Stop gracefully at the next turn of the event loop; before the start, right after it."""
@@ -79,7 +107,7 @@ class Server:
 
     def serve(self, config: uvicorn.Config, bound: socket.socket) -> None:
         """Serve until stopped; raises the error of a failed activity or of the start."""
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = _DrainingServer(config)
         self._uvicorn.should_exit = self._stopping
         try:
             self._uvicorn.run(sockets=[bound])
@@ -99,19 +127,32 @@ def _names(network: Network) -> Iterator[str]:
 
 #: Redis timeout for the counters (seconds); on failure, this process counts failed attempts itself.
 _COUNTING_S = 0.5
+#: Seconds between two attempts to predict before this process accepts connections.
+_USEFUL_S = 0.02
 
 
-def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
-    """Answer on `bound` until SIGTERM; calls `notify_ready` once everything works. `name` is this process's own.
+def run(
+    settings: Settings,
+    bound: socket.socket,
+    notify_ready: Callable[[], None],
+    name: str,
+    restarts: int,
+    beside: int | None = None,
+) -> None:
+    """Answer on `bound` until SIGTERM or `DRAIN`; calls `notify_ready` once everything works. `name` is its own.
 
-    `restarts` is the number of times that the supervisor restarted this process.
+    `restarts` is the number of times that the supervisor restarted this process. `beside` is the number of the Lethe
+    that it takes over from: while that one answers, this process accepts nothing that it cannot predict.
 
     Raises any error that prevents the start or stops the process.
     """
     with stopped_by_signals() as hand_over:
         server = Server()
-        app = create_app(settings, name, on_failure=server.fail, on_ready=notify_ready, restarts=restarts)
+        app = create_app(
+            settings, name, on_failure=server.fail, on_ready=notify_ready, restarts=restarts, beside=beside
+        )
         hand_over(server.stop)
+        signal.signal(DRAIN, lambda number, frame: server.drain())
         server.serve(server_config(app, settings.proxies), bound)
 
 
@@ -122,6 +163,7 @@ def create_app(
     on_failure: Callable[[BaseException], None] = lambda error: None,
     on_ready: Callable[[], None] = lambda: None,
     restarts: int = 0,
+    beside: int | None = None,
 ) -> FastAPI:
     """Create the application of one process, started and stopped by its lifespan.
 
@@ -134,6 +176,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
             async with _answering(settings, name, registry, on_failure, on_ready) as services:
+                if beside is not None:
+                    await _until_useful(services.reader, settings.home, beside)
                 app.state.services = services
                 yield
         except Exception as error:
@@ -148,6 +192,18 @@ def create_app(
     )
     install_dashboard(app)
     return app
+
+
+async def _until_useful(reader: Reader, home: Path, beside: int) -> None:
+    """Return once this process can predict, or the Lethe with the number `beside` has ended."""
+    while True:
+        with contextlib.suppress(LetheError):
+            reader.predict_many(())
+            return
+        with taken_if_free(home, "api", beside) as has_ended:
+            if has_ended:
+                return
+        await asyncio.sleep(_USEFUL_S)
 
 
 @asynccontextmanager

@@ -111,6 +111,19 @@ async def announce(is_ready: Callable[[], Awaitable[bool]], on_ready: Callable[[
             await asyncio.wait_for(stop.wait(), _LOOK_S)
 
 
+def notify_service_manager() -> None:
+    """Report readiness to systemd if it started this process with `Type=notify` (`man sd_notify`)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            try:
+                # `@` begins an abstract address.
+                manager.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+            except OSError as error:
+                # The variable may be that of a service from which this process was started by hand.
+                structlog.get_logger(__name__).warning("service_manager.unreachable", reason=error.strerror)
+
+
 _BACKLOG = 2048
 
 
@@ -134,18 +147,24 @@ def was_there(process: psutil.Process, moment: float) -> bool:
     return bool(process.create_time() <= moment + 1.0)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind a socket and listen on it; port 0 takes a free one.
-
-    Raises ConfigurationError if the port is in use or the address is not one of this machine.
-    """
-    remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
+def resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """Return the first address of `host`, with its family. Raises ConfigurationError if there is none."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise ConfigurationError(
             f"There is no address {host!r} ({error.strerror}).", "Correct --host or LETHE_HOST."
         ) from None
+    return family, address
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind a socket and listen on it; port 0 takes a free one.
+
+    Raises ConfigurationError if the port is in use or the address is not one of this machine.
+    """
+    remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
+    family, address = resolved(host, port)
     try:
         # It listens now, not when the server is up, to find out immediately whether another process does.
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6)

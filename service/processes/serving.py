@@ -19,16 +19,20 @@ import msgspec
 import psutil
 
 from service.domain.addresses import url_of
+from service.errors import ConfigurationError
 from service.home_id import require_local_disks
 from service.observability.logging import configure_logging
 from service.predictions.heads import Heads
 from service.predictions.layout import Layout, in_use
+from service.processes import takeover
+from service.processes.child_process import Child
 from service.processes.listening import (
     ServerFacts,
     facts_file,
     facts_path,
     facts_paths,
     listen,
+    notify_service_manager,
     numbered,
     own_number,
     stopped_by_signals,
@@ -36,7 +40,8 @@ from service.processes.listening import (
     was_there,
 )
 from service.processes.private_servers import open_servers, private_servers
-from service.processes.supervisor import Child, Stage, Supervisor, run_once
+from service.processes.supervisor import Stage, Supervisor, run_once
+from service.processes.takeover import Predecessor
 from service.settings import Settings, environment_without_settings
 from service.web.connections import REQUESTS_GRACE_S
 
@@ -53,24 +58,30 @@ _OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_
 _ENDING_S = 5.0
 #: Maximum wait for just killed processes of an earlier start (seconds).
 _ORPHANS_S = 5.0
+#: Maximum time for connections to end by themselves after a successor has taken over (seconds).
+_DRAIN_S = 60.0
 
 
-def serve(settings: Settings, api_workers: int, role: Role | None = None) -> None:
+def serve(settings: Settings, api_workers: int, role: Role | None = None, *, replace: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, with `api_workers` answering processes; with a `role`, run that part alone.
 
     Within `shutdown_grace_s`, requests in progress are answered, and the current batch is finished or given up. The
     model must exist. For the roles `api` and `unlearner`, this version's tables and keys must exist too. Others may
-    serve the same LETHE_HOME, each on its own port: an upgrade starts the new one before it stops the old.
+    serve the same LETHE_HOME, each on its own port. With `replace` this one takes over the socket of the one at its
+    address, which ends once this one is ready.
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
-        AlreadyRunning: another process trains the first model of this LETHE_HOME, or recovers it.
+        AlreadyRunning: another process trains the first model of this LETHE_HOME, recovers it, or replaces its Lethe.
+        OtherPublicationFormat: the Lethe to replace publishes what this version cannot read.
         LetheError: another error prevented the start.
         EmbeddedServerError: the private servers ended with their guardian and cannot be restarted.
         SystemExit: a child could not start and has reported why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
     require_local_disks(settings.home, settings.share)
+    if replace:
+        _require_replaceable(settings, role)
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         if role == "worker":
             alone = Stage([child("worker", settings)], _ENDING_S)
@@ -78,10 +89,13 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             hand_over(supervisor.stop)
             supervisor.run()
             return
-        bound = None
+        bound: socket.socket | None = None
+        old: Predecessor | None = None
         if role in (None, "api"):
             end_orphans(settings.home)
-            bound = stack.enter_context(listen(settings.host, settings.port))
+            if replace:
+                old = stack.enter_context(takeover.predecessor(settings.home, role, settings.host, settings.port))
+            bound = old.listener if old else stack.enter_context(listen(settings.host, settings.port))
         embedded = private_servers(settings)
         settings = stack.enter_context(open_servers(settings, embedded))
         if role in (None, "prepare"):
@@ -90,9 +104,11 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             return
         is_last, stages = stack.enter_context(in_use(settings.home)), list[Stage]()
         on_start: Callable[[Mapping[str, int]], None] = _ignore
+        offer: takeover.Offer | None = None
         if bound is not None:
             number = stack.enter_context(own_number(settings.home, "api"))
-            stages.append(_answering(settings, number, bound, api_workers))
+            stages.append(_answering(settings, number, bound, api_workers, old))
+            offer = stack.enter_context(takeover.offered(settings.home, number, bound, role))
             on_start = stack.enter_context(_facts(settings, number, url_of(bound)))
         if role != "api":
             number = stack.enter_context(own_number(settings.home, "unlearner"))
@@ -100,12 +116,19 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         if role is None and settings.workers > 1:
             # After the unlearner, which releases the workers.
             stages.append(_following(settings))
-        supervisor = Supervisor(
-            stages,
-            on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
-            on_start=on_start,
-            on_look=lambda: embedded.keep_running(supervisor.is_stopping),
-        )
+
+        def look() -> None:
+            embedded.keep_running(supervisor.is_stopping)
+            if old is not None and supervisor.is_ready(0):
+                old.replace()
+            if offer is not None and offer.is_taken():
+                supervisor.retire()
+
+        def ready() -> None:
+            notify_service_manager()
+            _print("The unlearner is ready." if bound is None else _greeting(url_of(bound)))
+
+        supervisor = Supervisor(stages, on_ready=ready, on_start=on_start, on_look=look)
         hand_over(supervisor.stop)
         supervisor.run()
         if role is None and is_last():
@@ -132,14 +155,19 @@ def child(
     name: str = "",
     listener: socket.socket | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    beside: int | None = None,
 ) -> Child:
-    """Describe the process that does `work`, with only the secrets it needs; `environment` is added to this one's."""
+    """Describe the process that does `work`, with only the secrets it needs; `environment` is added to this one's.
+
+    `beside` is the number of the Lethe that it takes over from.
+    """
     return Child(
         name=name or work,
         # -P: a folder named `service` in the user's working folder must not replace ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
         environment=environment_without_settings() | _where_lethe_is() | _quiet(work) | dict(environment or {}),
-        handover={"work": work, "settings": settings_for(work, settings)},
+        handover={"work": work, "settings": settings_for(work, settings), "beside": beside},
         listener=listener,
     )
 
@@ -205,10 +233,10 @@ def _end_children(facts: Path) -> None:
     psutil.wait_procs(orphans, timeout=_ORPHANS_S)
 
 
-def _answering(settings: Settings, number: int, bound: socket.socket, workers: int) -> Stage:
-    name = numbered("api", number)
-    children = [child("api", settings, f"{name}-{each}", bound) for each in range(workers)]
-    return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
+def _answering(settings: Settings, number: int, bound: socket.socket, workers: int, old: Predecessor | None) -> Stage:
+    name, beside = numbered("api", number), None if old is None else old.number
+    children = [child("api", settings, f"{name}-{each}", bound, beside=beside) for each in range(workers)]
+    return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S, _DRAIN_S)
 
 
 def _unlearning(settings: Settings, number: int, environment: Mapping[str, str]) -> Stage:
@@ -241,6 +269,21 @@ def _facts(settings: Settings, number: int, url: str) -> Iterator[Callable[[Mapp
 
 def _ignore(pids: Mapping[str, int]) -> None:
     """Publish nothing for an unlearner that runs alone: an answering Lethe may run in the same home."""
+
+
+def _require_replaceable(settings: Settings, role: Role | None) -> None:
+    """Raise ConfigurationError for parts that are replaced in another way."""
+    if role not in (None, "api"):
+        raise ConfigurationError(
+            f"--replace takes over a listening socket, and the part {role!r} has none.",
+            "Start it without --replace: a second unlearner takes over when the first has ended.",
+        )
+    if role is None and settings.workers > 1:
+        raise ConfigurationError(
+            "--replace cannot run a second unlearner with workers beside the first: they share one port.",
+            "Run the parts alone: replace the answering processes with `--role api --replace`, then restart the "
+            "unlearner and its workers.",
+        )
 
 
 def _greeting(url: str) -> str:

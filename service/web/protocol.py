@@ -106,6 +106,8 @@ class Connection(HttpToolsProtocol):
         self._unread_bytes = 0
         #: The request being answered.
         self._at_work: RequestResponseCycle | None = None
+        #: Whether the next response is the last.
+        self._draining = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio."""
@@ -211,6 +213,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._deadline = self.loop.time() + HEAD_S
         self.cycle.keep_alive = self.cycle.keep_alive and self._stays
+        if self._draining and not self.cycle.response_started:
+            self.cycle.keep_alive = False
         super().on_message_complete()
         if self.cycle.response_complete and not self._stays:
             self._end()
@@ -236,6 +240,15 @@ class Connection(HttpToolsProtocol):
         if used is not None:
             used.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
+
+    def drain(self) -> None:
+        """Announce in the next response that it is the last. Idempotent.
+
+        An idle connection stays open for its usual time. Closing it now could cross with a request, and lose it.
+        """
+        self._draining = True
+        if self.cycle is not None and not self.cycle.more_body and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         """Called by asyncio when the client leaves a buffer of responses unread."""

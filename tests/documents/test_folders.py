@@ -19,7 +19,6 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+)?import[ \t]+(\([^)]*\
 LONGER = {
     "service/db/tables.py": 406,
     "service/domain/figures.py": 426,
-    "service/processes/supervisor.py": 351,
     "service/requests/intake.py": 376,
     "service/settings.py": 402,
     "service/unlearner/loop.py": 370,

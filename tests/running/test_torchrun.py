@@ -76,7 +76,8 @@ def test_torchrun_starts_workers_on_two_hosts(
     prepare = LetheProcess(lethe_start, home, role="prepare", part="prepare", **servers)
     prepare.launch()
     assert prepare.ended().status == 0
-    port, meeting = free_port(), {"workers_port": free_port(), "lease_ttl_s": 5}
+    port = free_port()
+    meeting: dict[str, Any] = {"workers_port": free_port(), "lease_ttl_s": 5}
 
     def started(rank: int, role: str, **settings: Any) -> LetheProcess:
         lethe = LetheProcess(torchrun(rank, network, port), home, role=role, part=role, **settings, **meeting)

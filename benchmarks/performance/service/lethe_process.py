@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lethe_client import LetheClient
 from service.predictions.layout import Layout
+from service.processes.listening import facts_paths
 from service.processes.private_servers import running_servers
 
 #: The first key, with all scopes.
@@ -31,8 +32,8 @@ def told(memory: Mapping[str, float]) -> str:
 class LetheProcess:
     """A `lethe serve` that is ready."""
 
-    def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
-        """Start it in `home`; `settings` are environment variables."""
+    def __init__(self, home: Path, settings: Mapping[str, str], *arguments: str) -> None:
+        """Start it in `home`; `settings` are environment variables, and `arguments` those of `serve`."""
         environment = os.environ | {
             "PYTHONPATH": str(Path(__file__).parents[3]),
             "LETHE_HOME": str(home),
@@ -42,7 +43,10 @@ class LetheProcess:
             **settings,
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "service.cli", "serve"], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-m", "service.cli", "serve", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -100,8 +104,8 @@ class LetheProcess:
         return found
 
     def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads((self.home / "run" / "server.json").read_text())
-        return facts
+        found: list[dict[str, Any]] = [json.loads(path.read_text()) for _, path in facts_paths(self.home)]
+        return next(facts for facts in found if facts["pid"] == self.process.pid)
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit status. Removes the publication, which lies outside the home."""

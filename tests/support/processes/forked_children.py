@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from service.cli import child
-from service.processes import supervisor
+from service.processes import child_process
 from service.processes.private_servers.guardian import die_with_parent
 from tests.support.preloaded import ended, leave
 
@@ -79,4 +79,4 @@ def _inherit(descriptors: Sequence[int]) -> None:
 
 def install() -> None:
     """Use forks in this process and its forks from now on."""
-    supervisor.launch = Fork  # type: ignore[assignment]  # it has what a supervisor uses of a Popen
+    child_process.launch = Fork  # type: ignore[assignment]  # it has what a supervisor uses of a Popen

@@ -45,11 +45,20 @@ class LetheProcess:
     projection.
     """
 
-    def __init__(self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: Any) -> None:
-        """With a `role`, run that part alone; `part` distinguishes several in one home."""
+    def __init__(
+        self,
+        lethe: Start,
+        home: Path,
+        *,
+        role: str | None = None,
+        part: str = "",
+        arguments: str = "",
+        **settings: Any,
+    ) -> None:
+        """With a `role`, run that part alone; `part` distinguishes several in one home. `arguments` are of `serve`."""
         self.home = home
-        self._is_part = role is not None
-        self._command = ["serve"] if role is None else ["serve", "--role", role]
+        self._is_part = role is not None or bool(part)
+        self._command = ["serve", *(() if role is None else ("--role", role)), *arguments.split()]
         self._ready = f"The {role} is ready." if role in ("unlearner", "worker") else "  Docs"
         self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
@@ -185,6 +194,10 @@ class LetheProcess:
         """Called by the client between two looks."""
         self.assert_runs()
         time.sleep(min(seconds, 0.05))
+
+    def runs(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def assert_runs(self) -> None:
         """Raise AssertionError with the log if the process has ended."""

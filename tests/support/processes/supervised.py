@@ -13,9 +13,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from service.processes.child_process import Child
 from service.processes.listening import stopped_by_signals
 from service.processes.private_servers.home import Home, HomeLock
-from service.processes.supervisor import Child, Stage, Supervisor, run_once
+from service.processes.supervisor import Stage, Supervisor, run_once
 
 STUB = Path(__file__).with_name("stub_child.py")
 

@@ -27,10 +27,11 @@ from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, Lethe
 from service.predictions.layout import Layout, in_use
 from service.private_files import write_private
 from service.processes import serving
+from service.processes.child_process import Child, ChildProcess
 from service.processes.listening import ServerFacts, facts_path, facts_paths, own_number
 from service.processes.private_servers.home import Home, HomeLock
 from service.processes.serving import child, default_workers, end_orphans, settings_for
-from service.processes.supervisor import Child, Stage, _Process
+from service.processes.supervisor import Stage
 from service.settings import Settings
 from tests.support.preloaded import ROOT
 from tests.support.processes import supervised
@@ -238,7 +239,7 @@ def test_all_end_with_a_supervisor_that_is_killed(supervise: Callable[..., Super
 
 
 def test_a_child_that_hangs_up_is_not_listened_to_any_more() -> None:
-    process = _Process(stub("api-0", "hang up"))
+    process = ChildProcess(stub("api-0", "hang up"))
     process.start()
     assert process.channel is not None
     select.select([process.channel], [], [])
@@ -280,7 +281,7 @@ def test_a_child_for_one_thing_is_stopped_with_the_supervisor(supervise: Callabl
 
 
 def test_starts_come_later_after_each_end_in_a_row() -> None:
-    process = _Process(stub("api-0", "serve"))
+    process = ChildProcess(stub("api-0", "serve"))
 
     def delay(ran_s: float) -> float:
         process._started_at = time.monotonic() - ran_s

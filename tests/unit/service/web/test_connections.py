@@ -258,6 +258,28 @@ async def test_an_idle_connection_is_closed_without_a_word() -> None:
         assert (await new.rest(), await used.rest()) == (b"", b"")
 
 
+async def test_a_connection_that_drains_answers_once_more_and_says_that_this_was_the_last() -> None:
+    async with serving() as site:
+        idle, used, busy, sending = [await site.client() for _ in range(4)]
+        await used.send(GET % 0)
+        await used.answers(1)
+        site.gate.clear()
+        await busy.send(GET % 2)
+        await sending.send(POST % (3, 4) + b"ha")
+        await until(lambda: len(site.received) == 3)
+        for connection in site.made:
+            connection.drain()
+        site.gate.set()
+        await sending.send(b"lf")
+        for number, client in enumerate((idle, used)):
+            assert not client.server.transport.is_closing()
+            await client.send(GET % number)
+        for number, client in enumerate((idle, used, busy, sending)):
+            head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+            assert (STATUS.match(head) is not None, body) == (True, b"/%d" % number)
+            assert b"connection: close" in head
+
+
 async def test_a_body_that_stalls_is_408_and_its_request_is_given_up() -> None:
     async with serving() as site:
         client = await site.client()

@@ -1,0 +1,132 @@
+"""The listening socket changes hands once, between Lethes of one kind, and stays where it was if a successor fails."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.errors import AlreadyRunning, ConfigurationError, LetheError
+from service.predictions import layout
+from service.predictions.layout import Layout, OtherPublicationFormat
+from service.processes.listening import notify_service_manager
+from service.processes.serving import serve
+from service.processes.takeover import offered, predecessor
+from service.settings import Settings
+
+
+@contextmanager
+def running(home: Path, role: str | None = None) -> Iterator[tuple[socket.socket, threading.Event]]:
+    """Run a Lethe's side; yields its listening socket, and an event that is set when a successor has confirmed."""
+    taken, over = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as bound, offered(home, 1, bound, role) as offer:
+
+        def look() -> None:
+            while not over.wait(0.005):
+                if offer.is_taken():
+                    taken.set()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            yield bound, taken
+        finally:
+            over.set()
+            looking.join()
+
+
+def test_a_successor_accepts_on_the_same_socket_and_confirms_once(tmp_path: Path) -> None:
+    with running(tmp_path) as (bound, taken), predecessor(tmp_path, None, "127.0.0.1", 0) as old:
+        assert old is not None
+        assert (old.number, old.listener.getsockname()) == (1, bound.getsockname())
+        # A connection that waits in the queue is not lost when the first holder closes.
+        with socket.create_connection(bound.getsockname()) as waiting:
+            bound.close()
+            accepted, _ = old.listener.accept()
+            with accepted:
+                accepted.sendall(b"answered")
+                assert waiting.recv(8) == b"answered"
+        assert not taken.is_set()
+        old.replace()
+        old.replace()
+        assert taken.wait(10)
+
+
+def test_nothing_changes_if_a_successor_ends_before_it_confirms(tmp_path: Path) -> None:
+    with running(tmp_path) as (bound, taken):
+        with (
+            predecessor(tmp_path, None, "127.0.0.1", 0),
+            pytest.raises(AlreadyRunning, match="another Lethe is already taking over"),
+            predecessor(tmp_path, None, "127.0.0.1", 0),
+        ):
+            pass
+        with predecessor(tmp_path, None, "127.0.0.1", bound.getsockname()[1]) as old:
+            assert old is not None
+        assert not taken.is_set()
+
+
+@pytest.mark.parametrize(
+    ("role", "port", "refused"),
+    [("api", 0, "it runs the part 'whole', and this is 'api'"), (None, 1, "answers at http://127.0.0.1:")],
+)
+def test_only_the_same_parts_at_the_same_address_take_over(
+    tmp_path: Path, role: str | None, port: int, refused: str
+) -> None:
+    with (
+        running(tmp_path),
+        pytest.raises(ConfigurationError, match=refused),
+        predecessor(tmp_path, role, "127.0.0.1", port),
+    ):
+        pass
+
+
+def test_the_socket_of_a_killed_lethe_counts_for_nothing(tmp_path: Path) -> None:
+    with predecessor(tmp_path, None, "127.0.0.1", 0) as none:
+        assert none is None
+    (tmp_path / "run" / "takeover").mkdir(parents=True)
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "run" / "takeover" / "1.sock"))
+    left.close()
+    with predecessor(tmp_path, None, "127.0.0.1", 0) as none:
+        assert none is None
+
+
+def test_a_publication_of_another_format_is_refused_before_anything_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    publication = Layout.make(home, tmp_path / "share", 1, room=0)
+    publication.model.mkdir()
+    (publication.model / layout.MANIFEST).write_bytes(b"")
+    monkeypatch.setattr(layout, "document_of", lambda content, path: b'{"format": 0}')
+    with (
+        running(home) as (_, taken),
+        pytest.raises(OtherPublicationFormat, match="stop the running Lethe, then start this one"),
+        predecessor(home, None, "127.0.0.1", 0),
+    ):
+        pass
+    assert not taken.is_set()
+
+
+def test_systemd_learns_that_it_is_ready_if_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notify_service_manager()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    notify_service_manager()
+    assert "service_manager.unreachable" in capsys.readouterr().out
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        notify_service_manager()
+        assert manager.recv(64) == b"READY=1"
+
+
+@pytest.mark.parametrize(("role", "workers"), [("unlearner", 1), ("prepare", 1), (None, 2)])
+def test_parts_that_have_no_socket_or_share_a_port_are_not_replaced(
+    tmp_path: Path, role: str | None, workers: int
+) -> None:
+    settings = Settings(home=tmp_path / "home", workers=workers)
+    with pytest.raises(LetheError, match="--replace"):
+        serve(settings, 1, role, replace=True)  # type: ignore[arg-type]
