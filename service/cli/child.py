@@ -38,7 +38,9 @@ def main() -> None:
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
-        _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"], handover["beside"])
+        _do(
+            work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"], handover.get("beside")
+        )
 
 
 def _do(

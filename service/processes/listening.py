@@ -148,7 +148,7 @@ def was_there(process: psutil.Process, moment: float) -> bool:
 
 
 def resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """Return the first address of `host`, with its family. Raises ConfigurationError if there is none."""
+    """Return the first address of `host`, with its family. Raises ConfigurationError for an unknown name."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:

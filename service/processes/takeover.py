@@ -4,8 +4,8 @@ The running Lethe offers its socket at `run/takeover/<number>.sock`. A successor
 processes on it, and confirms when they are ready. Then the predecessor accepts nothing more, finishes what it has
 accepted, and ends. If the successor ends before it confirms, nothing has changed.
 
-Both hold one socket of the kernel, with one queue. Of two sockets with SO_REUSEPORT each has its own, and closing one
-resets the connections in it.
+Both hold one socket of the kernel, with one queue. With SO_REUSEPORT there would be two, and closing one socket resets
+the connections in its queue.
 """
 
 import contextlib
