@@ -4,9 +4,8 @@
 removes rows and returns the span directions lost with them. `pinv_residual` and `rank_residual` check that a downdated
 pseudo-inverse is still one.
 
-M+ carries the *strong* directions, whose eigenvalue of M exceeds `RANK_TOLERANCE` times the scale at import. A
-direction with weaker support is *faint*. It still belongs to the span. A direction is *lost* only if no surviving row
-supports it.
+M+ carries the *strong* directions. A *faint* one has weaker support and still belongs to the span. `rank` decides which
+is which, and which are *lost* with the rows.
 
 Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows, K = X_D M+ X_D^T
 their leverages, Q (d, k) the lost directions. Everything is float64.
@@ -20,17 +19,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.rank import (
+    LEVERAGE_MARGIN,
+    RANK_TOLERANCE,
+    SUPPORT_TOLERANCE,
+    has_faint,
+    parts,
+    supported,
+)
 from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
 
-#: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
-RANK_TOLERANCE = 1e-10
-#: Surviving rows support a direction only if their part along it exceeds this share of sigma_ref: about the rounding
-#: that remains once the strong part of a direction is subtracted.
-SUPPORT_TOLERANCE = 1e-13
-#: Surviving rows decide leverages closer to 1 than this: rounding in K grows like eps cond(X)^2, so no narrow band
-#: around 1 separates lost directions from those that few other nodes support.
-LEVERAGE_MARGIN = 1e-3
 #: Upper limit on the residuals at which a downdated pseudo-inverse is kept.
 ACCEPTANCE = 1e-6
 #: A residual up to this never justifies a recomputation.
@@ -85,6 +84,16 @@ class Gram:
     def is_full(self) -> bool:
         """Return whether every direction is strong."""
         return self.rank == self.M.shape[0]
+
+    @property
+    def cutoff(self) -> float:
+        """The eigenvalue of M above which a direction is strong."""
+        return self.rank_tolerance * self.sigma_ref_squared
+
+    @property
+    def support_limit(self) -> float:
+        """The singular value at or below which rows are rounding."""
+        return float(SUPPORT_TOLERANCE * self.sigma_ref_squared**0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +187,15 @@ def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArr
     decide both conditions: no surviving row supports the direction, and rows of X_D do.
     """
     candidates, sizes = outside(gram, X_D)
-    lost = _unsupported(gram, features, surviving, candidates[:, sizes > _support_limit(gram)])
+    lost = _unsupported(gram, features, surviving, candidates[:, sizes > gram.support_limit])
     _, sigma, right = torch.linalg.svd(X_D @ lost, full_matrices=False)
-    supported: Tensor = lost @ right[sigma > _support_limit(gram)].T
+    supported: Tensor = lost @ right[sigma > gram.support_limit].T
     return supported
 
 
 def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> bool:
     """Return whether the surviving rows, whose factors are `gram`, support no direction."""
-    return gram.rank == 0 and bool(features.gram(surviving).trace() <= _support_limit(gram) ** 2)
+    return gram.rank == 0 and bool(features.gram(surviving).trace() <= gram.support_limit**2)
 
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
@@ -202,26 +211,17 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
     else:
         eigenvalues, vectors = torch.linalg.eigh(K)
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
-        left, sigma = _supported(features, surviving, torch.linalg.qr(Y.T @ vectors[:, candidate]).Q)
-        if bool((sigma > (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5).any()):
+        left, sigma = supported(features, surviving, torch.linalg.qr(Y.T @ vectors[:, candidate]).Q)
+        if bool((sigma > gram.cutoff**0.5).any()):
             return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
         M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
-    if has_faint(M_pinv, gram.rank_tolerance * gram.sigma_ref_squared):
+    if has_faint(M_pinv, gram.cutoff):
         return None
     M = rank_update(gram.M, X_D, -1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
-
-
-def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
-    """Return whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
-    # |M+|_F is at least the largest eigenvalue and usually settles it.
-    if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
-        return False
-    identity = torch.eye(M_pinv.shape[0], dtype=M_pinv.dtype, device=M_pinv.device)
-    return int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - cutoff * M_pinv).info) != 0
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
@@ -234,7 +234,7 @@ def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDA
 
 def settled(spectrum: Spectrum, earlier: Gram) -> Gram | None:
     """Return the factors of an updated M on the scale of `earlier`; None if its rounding leaves the rank in doubt."""
-    cutoff = earlier.rank_tolerance * earlier.sigma_ref_squared
+    cutoff = earlier.cutoff
     undecided = (spectrum.eigenvalues > cutoff * _UNDECIDED) & (spectrum.eigenvalues < cutoff / _UNDECIDED)
     if bool(undecided.any()):
         return None
@@ -304,31 +304,6 @@ def rank_residual(gram: Gram) -> float:
     return abs(float(torch.dot(gram.M.reshape(-1), gram.M_pinv.reshape(-1))) - gram.rank)
 
 
-def _support_limit(gram: Gram) -> float:
-    """Return the singular value at or below which rows are rounding."""
-    return float(SUPPORT_TOLERANCE * gram.sigma_ref_squared**0.5)
-
-
-def _supported(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return orthonormal `directions` (d, c) rotated to right singular vectors of the surviving rows, and their sigma.
-
-    Singular values descend. They are padded with 0 if fewer than c rows survive.
-    """
-    support = _parts(features, surviving, directions)
-    # Decompose R: the Gram matrix of `support` would square the singular values below its own rounding. Keep all of
-    # `right`, since there may be fewer rows than directions.
-    _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=True)
-    missing = directions.shape[1] - sigma.shape[0]
-    return directions @ right.T, torch.cat([sigma, sigma.new_zeros(missing)])
-
-
-def _parts(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
-    """Return X `directions` (n, c), zero in deleted rows."""
-    parts = features.matmul(directions)
-    parts[torch.from_numpy(~surviving).to(parts.device)] = 0
-    return parts
-
-
 def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
     """Return an orthonormal basis (d, k) of the part of span(`directions`) (d, c, orthonormal) that no row supports.
 
@@ -338,14 +313,14 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     """
     if directions.shape[1] == 0:
         return directions
-    limit = _support_limit(gram)
+    limit = gram.support_limit
     found = faint = directions[:, :0]
     for turn in range(_TURNS):
-        directions, sigma = _supported(features, surviving, directions)
+        directions, sigma = supported(features, surviving, directions)
         found, directions = torch.cat([found, directions[:, sigma <= limit]], dim=1), directions[:, sigma > limit]
         if directions.shape[1] == 0:
             break
-        moved = features.transposed_matmul(_parts(features, surviving, directions))
+        moved = features.transposed_matmul(parts(features, surviving, directions))
         if turn % 2 == 0:
             strong = gram.M_pinv @ moved
             left = directions - strong + directions @ (directions.T @ strong)

@@ -21,11 +21,11 @@ from projector.forgetting.gram import (
     Spectrum,
     accepted,
     factorise,
-    has_faint,
     off_strong,
     outside,
     settled,
 )
+from projector.forgetting.rank import has_faint
 from projector.forgetting.symmetric import rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
 
@@ -60,7 +60,7 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
     """
     M = rank_update(gram.M, X_A, 1.0)
     if _exceeds(M, _LARGEST_SHARE * gram.sigma_ref_squared):
-        gained = int((outside(gram, X_A)[1] > _cutoff(gram) ** 0.5).sum())
+        gained = int((outside(gram, X_A)[1] > gram.cutoff**0.5).sum())
         raised = factorise(features, in_span, rank_tolerance=gram.rank_tolerance)
         return Growth(raised, gained, FactorMethod.RESCALE)
     large = X_A.shape[0] >= LARGE_BATCH * M.shape[0]
@@ -73,10 +73,6 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
             features, in_span, sigma_ref_squared=gram.sigma_ref_squared, rank_tolerance=gram.rank_tolerance
         )
     return Growth(grown, max(0, grown.rank - gram.rank), method)
-
-
-def _cutoff(gram: Gram) -> float:
-    return gram.rank_tolerance * gram.sigma_ref_squared
 
 
 def _exceeds(M: Tensor, limit: float) -> bool:
@@ -102,7 +98,7 @@ def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
     M_pinv, rank = rank_update(gram.M_pinv, halved, -1.0), gram.rank
     if not gram.is_full:
         directions, sizes = outside(gram, X_A)
-        Q = directions[:, sizes.square() > _cutoff(gram)]
+        Q = directions[:, sizes.square() > gram.cutoff]
         if Q.shape[1]:
             Z = torch.linalg.solve_triangular(root, X_A @ Q, upper=False)
             V = Q - halved.T @ Z
@@ -111,9 +107,9 @@ def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
             M_pinv = rank_update(M_pinv, torch.linalg.solve_triangular(R.T, V.T, upper=False), 1.0)
             rank += Q.shape[1]
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=rank)
-    if has_faint(M_pinv, _cutoff(gram)) or not accepted(updated):
+    if has_faint(M_pinv, gram.cutoff) or not accepted(updated):
         return None
-    return None if _left_out(updated, X_A) > _FAINT_SHARE * _cutoff(gram) else updated
+    return None if _left_out(updated, X_A) > _FAINT_SHARE * gram.cutoff else updated
 
 
 def _left_out(gram: Gram, X_A: Tensor) -> float:
@@ -121,7 +117,7 @@ def _left_out(gram: Gram, X_A: Tensor) -> float:
     if gram.is_full:
         return 0.0
     added = off_strong(gram, X_A.T)
-    if float(added.square().sum()) <= _COUNTED * _cutoff(gram):
+    if float(added.square().sum()) <= _COUNTED * gram.cutoff:
         return 0.0
     largest, columns = 0.0, added
     if columns.shape[1] > _MIXTURES:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.paper.units import Cases, Unit
-from projector.forgetting.gram import LEVERAGE_MARGIN, Gram, factorise
+from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.rank import LEVERAGE_MARGIN
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph
 

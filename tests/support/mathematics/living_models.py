@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from projector import Model, ModelSpec, Report, fit, from_arrays
 from projector.errors import GraphError, TrainingError
-from projector.forgetting.gram import RANK_TOLERANCE
 from projector.forgetting.optimum import stacked
 from projector.forgetting.projection import SpanState, coefficient_residual
+from projector.forgetting.rank import RANK_TOLERANCE
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.losses import UNFITTED_TEMPERATURE

@@ -11,9 +11,9 @@ import torch
 
 from projector import Model, ModelSpec, fit, from_arrays
 from projector.errors import GraphError, TrainingError
-from projector.forgetting.gram import RANK_TOLERANCE
 from projector.forgetting.optimum import stacked
 from projector.forgetting.projection import coefficient_residual
+from projector.forgetting.rank import RANK_TOLERANCE
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
