@@ -108,16 +108,6 @@ def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-@dataclass(frozen=True, eq=False)
-class Coefficients:
-    """Span coefficients as `Store.write_beta` takes them."""
-
-    #: (blocks, n, C) float64.
-    beta: NDArray[np.float64]
-    #: (label_hops, n, C) float64.
-    label_beta: NDArray[np.float64]
-
-
 @dataclass(eq=False)
 class Committed:
     """The committed version of one model on one device; `forget` and `replace` move to another version."""
@@ -268,12 +258,12 @@ class Committed:
         """The state that predictions come from: with the noise of the publication, if any."""
         return self.state if self.publication is None else shown(self.publication, self.state, None)
 
-    def coefficients(self) -> Coefficients:
-        """Return the span coefficients in the stored form, without the part in T."""
+    def coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the span coefficients without the part in T: features (blocks, n, C), labels (label_hops, n, C)."""
         beta = on_host(self.features.beta).numpy()
         if self.labels is None:
-            return Coefficients(beta, np.zeros((0, *beta.shape[1:])))
-        return Coefficients(beta, on_host(self.labels.beta).numpy())
+            return beta, np.zeros((0, *beta.shape[1:]))
+        return beta, on_host(self.labels.beta).numpy()
 
     def inputs(self, coefficients: Sequence[Tensor] | None) -> tuple[InputRows, InputRows | None]:
         """Return the rows of features and labels with these coefficients; None keeps the present ones."""

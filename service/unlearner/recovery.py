@@ -269,8 +269,7 @@ class Recoverer:
         )
         if store.is_ungrown(current):
             # The next version has no record of what joined in this one.
-            coefficients = resident.committed.coefficients()
-            store.write_beta(coefficients.beta, coefficients.label_beta, version=current.version, fencing=fencing)
+            store.write_beta(*resident.committed.coefficients(), version=current.version, fencing=fencing)
             # A start after a crash would take those of the grown graph for edges that joined again.
             store.erase(Erasure(edges=edges[(edges < store.nodes).all(axis=1)]), fencing=fencing)
             store.grow(current, fencing=fencing, work=self._context.work)

@@ -141,15 +141,13 @@ class Staged:
         state = store.read_version(ref, digest=version.digest)
         if not self._is_rebuilt:
             return stored_span_residual(store, state)
-        rebuilt = self.resident.committed.coefficients()
+        beta, label_beta = self.resident.committed.coefficients()
         [stored] = store.span_chunks(state.featured)
-        chunks = (replace(chunk, beta=rebuilt.beta[:, chunk.rows]) for chunk in stored)
+        chunks = (replace(chunk, beta=beta[:, chunk.rows]) for chunk in stored)
         residual = span_residual(state.features.weights, state.features.T, chunks)
         if len(state.labels.weights) == 0:
             return residual
-        label_chunks = (
-            replace(chunk, beta=rebuilt.label_beta[:, chunk.rows]) for chunk in store.label_span_chunks(state.live)
-        )
+        label_chunks = (replace(chunk, beta=label_beta[:, chunk.rows]) for chunk in store.label_span_chunks(state.live))
         return max(residual, span_residual(state.labels.weights, state.labels.T, label_chunks))
 
     @property

@@ -267,10 +267,8 @@ class VersionWriter:
     def _erase(self, own: CauseSteps) -> VersionState:
         """Step 9; the coefficients from before the repair contain the data being erased."""
         if self._store.stale_coefficients(self._ref):
-            coefficients = self.resident.committed.coefficients()
             self._store.write_beta(
-                coefficients.beta,
-                coefficients.label_beta,
+                *self.resident.committed.coefficients(),
                 version=self._pointer.version,
                 fencing=self.lease.fencing,
                 work=self._context.work,

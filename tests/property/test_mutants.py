@@ -114,14 +114,14 @@ MUTANTS = {
     ),
     "drops faint directions with the lost ones": Mutant(
         GRAM,
-        ("    limit = _support_limit(gram)\n", "    found = faint = "),
+        ("    limit = gram.support_limit\n", "    found = faint = "),
         "    return directions\n",
         ("test_a_direction_fades_over_fifty_batches_until_it_is_lost",),
         FAINT,
     ),
     "keeps a lost direction": Mutant(
         GRAM,
-        ("    limit = _support_limit(gram)\n", "    found = faint = "),
+        ("    limit = gram.support_limit\n", "    found = faint = "),
         "    return directions[:, :0]\n",
         (
             "test_a_direction_fades_over_fifty_batches_until_it_is_lost",

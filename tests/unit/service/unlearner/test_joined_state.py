@@ -76,8 +76,7 @@ def loaded(store: Store, placement: Placement) -> Resident:
 def assert_same(one: Resident, other: Resident) -> None:
     first, second = one.committed, other.committed
     np.testing.assert_allclose(second.predictions().probabilities, first.predictions().probabilities, atol=1e-10)
-    for name in ("beta", "label_beta"):
-        ours, theirs = (getattr(each.coefficients(), name) for each in (first, second))
+    for ours, theirs in zip(first.coefficients(), second.coefficients(), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-9)
     assert list(second.node_ids) == list(first.node_ids)
     assert np.array_equal(second.live_graph.targets, first.live_graph.targets)
@@ -130,8 +129,7 @@ def test_a_batch_is_the_same_in_memory_after_a_crash_and_once_it_is_carried_out(
     resident.commit(prepared)
     assert_same(resident, loaded(store, placement))
 
-    coefficients = resident.committed.coefficients()
-    store.write_beta(coefficients.beta, coefficients.label_beta, version=1, fencing=1)
+    store.write_beta(*resident.committed.coefficients(), version=1, fencing=1)
     store.erase(Erasure(nodes=np.array([rows["40"]])), fencing=1, keep=ref)
     store.grow(ref, fencing=1)
     assert not store.is_ungrown(ref)
