@@ -1,10 +1,12 @@
-"""Places at which tests inject a crash: before and after each durable step, and inside steps that have parts.
+"""The places between durable steps, and inside steps that have parts: tests inject crashes there, and traces show them.
 
-Each activity reports its place by calling `reached`, which does nothing. Fault tests run the service in a separate
-process and replace `reached` by a function that kills the service, or one of its servers, at a chosen point. Modules
-therefore call it as `failure_points.reached`. docs/architecture.md lists the names step by step.
+Each activity reports its place by calling `reached`. Fault tests run the service in a separate process and replace
+`reached` by a function that kills the service, or one of its servers, at a chosen point. Modules therefore call it as
+`failure_points.reached`. docs/architecture.md lists the names step by step.
 """
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from enum import StrEnum
 
 from service.domain.states import Cause
@@ -55,5 +57,12 @@ class FailurePoint(StrEnum):
     RESUMED = "start resumed"
 
 
+#: Called with each point that the current activity reaches, if it is traced.
+observer: ContextVar[Callable[[FailurePoint], None] | None] = ContextVar("observer", default=None)
+
+
 def reached(point: FailurePoint, cause: Cause | None = None) -> None:
     """Report that the process has reached `point` while making a version of `cause`."""
+    observed = observer.get()
+    if observed is not None:
+        observed(point)

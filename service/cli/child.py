@@ -19,6 +19,7 @@ from projector.errors import ExplainedError
 from service.cli.console import report_error, reported
 from service.errors import DatabaseDamaged, Unavailable
 from service.observability.logging import configure_logging
+from service.observability.tracing import traced
 from service.processes.child_process import READY
 from service.processes.listening import stopped_by_signals
 from service.processes.serving import Work
@@ -37,7 +38,7 @@ def main() -> None:
     settings, work = Settings(**handover["settings"]), handover["work"]
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
-    with reported():
+    with reported(), traced(os.environ, name):
         _do(
             work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"], handover.get("beside")
         )

@@ -75,7 +75,7 @@ API: Mapping[str, Rights] = {
     "lock_sessions": _TAKES,
     # A trigger sets the time.
     "log_checks": Rights(add="api_key_id size against_size", change="size against_size"),
-    "outbox": Rights(add="request_id model"),
+    "outbox": Rights(add="request_id model traceparent"),
     "queued_joins": Rights(add=_ALL),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": Rights(

@@ -217,6 +217,8 @@ class OutboxRow(Base):
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
     model: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: The span of the call that made it, in W3C's format.
+    traceparent: Mapped[str | None]
 
 
 class TombstoneKeyRow(Base):

@@ -24,6 +24,7 @@ from service.errors import (
     StateMismatch,
     Unavailable,
 )
+from service.observability.tracing import trace_id
 
 LogFormat = Literal["console", "json"]
 
@@ -256,6 +257,7 @@ class AccessLog:
         missing = self._lost
         timestamp = f"{datetime.now(UTC).replace(tzinfo=None).isoformat()}Z"
         ms = round(answer.seconds * 1000, 2)
+        trace = trace_id()
         if self._json:
             line = orjson.dumps(
                 {
@@ -271,6 +273,7 @@ class AccessLog:
                     "message": "http.answered",
                 }
                 | ({"lines_lost_before": missing} if missing else {})
+                | ({} if trace is None else {"trace_id": trace})
             ).decode()
         else:
             line = (
@@ -278,6 +281,7 @@ class AccessLog:
                 f"method={answer.method} ms={ms} process={self._process} request={answer.request_id} "
                 f"route={answer.route} status={answer.status}"
             ) + (f" lines_lost_before={missing}" if missing else "")
+            line += "" if trace is None else f" trace_id={trace}"
         try:
             self._stream.write(line + "\n")
         except OSError:

@@ -1,12 +1,13 @@
 """The Redis stream that carries request ids from the relay to the unlearner.
 
 Postgres is the source of truth. The stream may be emptied, trimmed, duplicated or reordered at any time, and holds only
-request ids. An entry leaves it when it is acknowledged.
+request ids and their traces. An entry leaves it when it is acknowledged.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from service.queue.connection import refusal
 
 _GROUP = "unlearner"
-_FIELD = b"request"
+_FIELD, _TRACE = b"request", b"traceparent"
 #: Entries read, claimed or written per command.
 _PAGE = 500
 
@@ -31,6 +32,8 @@ class Entry:
     #: Redis' id of the entry, `<milliseconds>-<sequence>`.
     entry_id: str
     request_id: UUID
+    #: The span of the call that made the request, in W3C's format, as read: unchecked.
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,17 @@ class DeletionStream:
                     await self._redis.xgroup_setid(self._key, _GROUP, id="0")
                     structlog.get_logger(__name__).warning("stream.group_moved_back")
 
-    async def publish(self, request_ids: Iterable[UUID]) -> None:
-        """Append one entry per id, in order."""
+    async def publish(
+        self, request_ids: Iterable[UUID], traceparents: Mapping[UUID, str | None] = MappingProxyType({})
+    ) -> None:
+        """Append one entry per id, in order, with its traceparent if it has one."""
         async with self._outages():
             for page in _pages(list(request_ids)):
                 async with self._redis.pipeline(transaction=False) as pipeline:
                     for request_id in page:
-                        pipeline.xadd(self._key, {_FIELD: str(request_id)})
+                        traced = traceparents.get(request_id)
+                        fields: dict[Any, Any] = {_FIELD: str(request_id)} | ({} if traced is None else {_TRACE: traced})
+                        pipeline.xadd(self._key, fields)
                     await pipeline.execute()
 
     async def claim(self, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
@@ -139,7 +146,7 @@ class DeletionStream:
                     request_id = _request_id(fields)
                     if request_id is not None:
                         found = upcoming if _number(entry_id) > position else delivered
-                        found.append(Entry(_text(entry_id), request_id))
+                        found.append(Entry(_text(entry_id), request_id, _traceparent(fields)))
                 start = f"({_text(page[-1][0])}"
         return Contents(delivered, upcoming)
 
@@ -165,7 +172,7 @@ class DeletionStream:
             if request_id is None:
                 others.append(_text(entry_id))
             else:
-                entries.append(Entry(_text(entry_id), request_id))
+                entries.append(Entry(_text(entry_id), request_id, _traceparent(fields)))
         if others:
             structlog.get_logger(__name__).warning("stream.foreign_entries_removed", entries=len(others))
             await self._remove(others)
@@ -207,6 +214,11 @@ def _request_id(fields: Mapping[Any, Any] | None) -> UUID | None:
         return UUID(_text((fields or {})[_FIELD]))
     except (KeyError, ValueError):
         return None
+
+
+def _traceparent(fields: Mapping[Any, Any] | None) -> str | None:
+    value = (fields or {}).get(_TRACE)
+    return None if value is None else _text(value)
 
 
 def _number(entry_id: Any) -> tuple[int, int]:

@@ -5,7 +5,7 @@ import hmac
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, NamedTuple
 from uuid import UUID
@@ -23,6 +23,7 @@ from service.domain.records import DeletionRequest, KeySlot, Targets
 from service.domain.states import RequestStatus
 from service.errors import Conflict, InvalidRequest, LetheError, NotFound, QueueFull, Unavailable
 from service.log.commitments import Commitments
+from service.observability.tracing import traceparent
 from service.requests.lookup import RequestRepository
 
 _RETRY_AFTER_SECONDS = 5
@@ -111,6 +112,7 @@ class NewRow:
     body_digest: bytes | None
     commitments: Commitments
     voucher: bytes
+    traceparent: str | None
 
 
 class Received(NamedTuple):
@@ -204,10 +206,11 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         .returning(RequestRow.id, RequestRow.model, RequestRow.received_at, RequestRow.due_at)
         .cte("stored")
     )
-    listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
-    notified = func.pg_notify(OUTBOX_CHANNEL, "")
-    query = select(stored.c.id, stored.c.received_at, stored.c.due_at, notified).add_cte(listed)
-    return {row.id: Received(row.received_at, row.due_at) for row in await conn.execute(query)}
+    spans = unnested("spans", id=(Uuid(), [row.id for row in rows]), own=(Text(), [row.traceparent for row in rows]))
+    listing = select(stored.c.id, stored.c.model, spans.c.own).join(spans, spans.c.id == stored.c.id)
+    listed = insert(OutboxRow).from_select(["request_id", "model", "traceparent"], listing).cte("listed")
+    query = select(stored.c.id, stored.c.received_at, stored.c.due_at, func.pg_notify(OUTBOX_CHANNEL, ""))
+    return {row.id: Received(row.received_at, row.due_at) for row in await conn.execute(query.add_cte(listed))}
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,7 @@ class PendingCall:
     new: NewRequest
     id: UUID
     answer: asyncio.Future[Accepted]
+    traceparent: str | None = field(default_factory=traceparent)
 
     @property
     def key(self) -> IdempotencyKey | None:
@@ -281,8 +285,7 @@ def request_of(waiting: PendingCall, received: Received) -> DeletionRequest:
 
 
 def answer(waiting: PendingCall, accepted: Accepted) -> None:
-    """Answer a caller that still waits."""
-    # A caller that left has cancelled its future.
+    """Answer a caller that still waits; one that left has cancelled its future."""
     if not waiting.answer.done():
         waiting.answer.set_result(accepted)
 

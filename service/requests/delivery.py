@@ -1,6 +1,7 @@
 """Deliver requests from the outbox to the stream, at least once; recover lost ones and report stalls."""
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,6 +19,7 @@ from service.db.transactions import transaction
 from service.domain.records import OldestRequest
 from service.errors import Unavailable
 from service.failure_points import FailurePoint
+from service.observability import tracing
 from service.queue.outage import Backoff, Outage, run_until
 from service.queue.stream import DeletionStream
 from service.requests.lookup import RequestRepository
@@ -29,11 +31,14 @@ class OutboxRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def take(self, model: str, limit: int) -> list[UUID]:
-        """Lock and return up to `limit` waiting requests, oldest first, that no other relay has taken."""
-        query = select(OutboxRow.request_id).where(OutboxRow.model == model)
+    async def take(self, model: str, limit: int) -> dict[UUID, str | None]:
+        """Lock and return up to `limit` waiting requests, oldest first, that no other relay has taken.
+
+        The values are their traceparents.
+        """
+        query = select(OutboxRow.request_id, OutboxRow.traceparent).where(OutboxRow.model == model)
         query = query.order_by(OutboxRow.created_at).limit(limit).with_for_update(skip_locked=True)
-        return list((await self._conn.execute(query)).scalars())
+        return {row.request_id: row.traceparent for row in await self._conn.execute(query)}
 
     async def delete(self, ids: Collection[UUID]) -> None:
         """Remove requests that are now in the stream."""
@@ -72,18 +77,20 @@ class Relay:
         """
         published = 0
         while True:
+            since = time.time_ns()
             async with transaction(self._engine) as connection:
                 outbox = OutboxRepository(connection)
-                request_ids = await outbox.take(self._stream.model, _PAGE_OF_OUTBOX)
-                if request_ids:
+                taken = await outbox.take(self._stream.model, _PAGE_OF_OUTBOX)
+                if taken:
                     failure_points.reached(FailurePoint.PUBLISHING)
-                    await self._stream.publish(request_ids)
+                    await self._stream.publish(taken, taken)
                     failure_points.reached(FailurePoint.PUBLISHED)
-                    await outbox.delete(request_ids)
-            if request_ids:
+                    await outbox.delete(taken)
+            if taken:
                 failure_points.reached(FailurePoint.RELAYED)
-            published += len(request_ids)
-            if len(request_ids) < _PAGE_OF_OUTBOX:
+                tracing.passed(FailurePoint.RELAYED, taken, since)
+            published += len(taken)
+            if len(taken) < _PAGE_OF_OUTBOX:
                 return published
 
     async def _run(self) -> None:
@@ -155,7 +162,7 @@ class Sweeper:
             waiting = await requests.queued(model, {entry.request_id for entry in abandoned})
             lost = dict.fromkeys([request.id for request in waiting])
             lost.update(dict.fromkeys(request_id for request_id in unclaimed if request_id not in present))
-            await self._stream.publish(lost)
+            await self._stream.publish(lost, {entry.request_id: entry.traceparent for entry in abandoned})
         # Last: until the new entry exists, the old one carries the request.
         replaced = [entry for entry in contents.delivered if entry.request_id in lost]
         await self._stream.acknowledge([*abandoned, *replaced])

@@ -7,6 +7,7 @@ unlearner is notified, and checks once no commit can be in progress (`service.ac
 """
 
 import asyncio
+import contextvars
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -99,7 +100,7 @@ class Intake:
         waiting = PendingCall(new, uuid4(), asyncio.get_running_loop().create_future())
         self._pending.append(waiting)
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_groups(), name="intake")
+            self._writer = asyncio.create_task(self._write_groups(), name="intake", context=contextvars.Context())
         return await waiting.answer
 
     async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
@@ -194,9 +195,8 @@ class Intake:
             if len(group) == 1:
                 refuse(group, refusal(error, group[0].new.model))
                 return
-            middle = len(group) // 2
-            await self._write(group[:middle])
-            await self._write(group[middle:])
+            for half in (group[: len(group) // 2], group[len(group) // 2 :]):
+                await self._write(half)
         else:
             self._answer(group, stored)
 
@@ -333,6 +333,7 @@ class Intake:
             body_digest=new.body_digest,
             commitments=commit(new.targets, new.reference),
             voucher=self._keyring.voucher(waiting.id),
+            traceparent=waiting.traceparent,
         )
 
     async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:

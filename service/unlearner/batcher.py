@@ -143,6 +143,11 @@ class Claims:
         """Return the earliest requests, which stay claimed until `done`."""
         return [each.request for each in self._held[:count]]
 
+    def traceparents(self, count: int) -> list[str]:
+        """Return the traceparents of the earliest requests that have one."""
+        entries = (each.entry for each in self._held[:count])
+        return [entry.traceparent for entry in entries if entry is not None and entry.traceparent is not None]
+
     async def done(self, count: int, deferred: Collection[UUID]) -> None:
         """Acknowledge the first `count` requests, except `deferred`, which wait for the next batch."""
         batch, self._ended_at = self._held[:count], time.monotonic()

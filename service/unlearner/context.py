@@ -1,6 +1,7 @@
 """Shared dependencies of the unlearner, and its privacy ledger."""
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ class Context:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, contextvars.copy_context().run, work)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry until an attempt succeeds; see `Outage.retry`."""

@@ -34,6 +34,7 @@ from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
 from service.log.events import EventRepository
 from service.log.leaves import ModelImported
+from service.observability.tracing import stepped
 from service.unlearner.causes import ImportRepository
 from service.unlearner.context import Context
 from service.unlearner.deleted_parts import DeletedParts, find_deleted_parts
@@ -184,7 +185,7 @@ class Importer:
             refusal = f"The model could not be loaded ({type(error).__name__}). Check the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)
             return None
-        await writer.commit(version, new, steps, watch)
+        await stepped("import", writer.commit(version, new, steps, watch))
         self.give_up()
         self._log.info("import.committed", version=version.number, nodes=version.live_nodes)
         return Candidate(version.pointer, staged.resident)

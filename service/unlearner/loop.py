@@ -19,6 +19,7 @@ from service.domain.records import Lease
 from service.domain.states import Cause, RepairPolicy
 from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
+from service.observability.tracing import stepped
 from service.predictions.facts import VersionFacts
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
@@ -255,7 +256,7 @@ class Unlearner:
         try:
             with keeper.blaming_loss():
                 # No variable holds the session: an import replaces it and must free its model.
-                await self._serve(await self._start(keeper), keeper)
+                await self._serve(await stepped("start", self._start(keeper)), keeper)
         finally:
             self._context.work.end()
             await self._context.run(self._team.close)
@@ -300,10 +301,11 @@ class Unlearner:
                 return  # the others load it as well
             if candidate is not None:
                 # Claimed requests resolve by external id in the new model.
-                session = await self._start(keeper, candidate)
+                session = await stepped("start", self._start(keeper, candidate))
             decision = claims.decide()
             if isinstance(decision, Take):
-                await self._process(session.processor, decision.requests)
+                batch = self._process(session.processor, decision.requests)
+                await stepped("batch", batch, claims.traceparents(decision.requests))
                 continue
             if claims.none:
                 await self._tidy()

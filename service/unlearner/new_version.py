@@ -1,6 +1,7 @@
 """A version to commit: the steps of its cause, its published facts, and what it leaves to erase."""
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -133,7 +134,7 @@ class Stopwatch:
     async def time(self, step: str, work: Callable[[], T], executor: Executor) -> T:
         """Run blocking `work` on the executor, off the event loop, and add its duration to `step`."""
         started = time.perf_counter()
-        result = await asyncio.get_running_loop().run_in_executor(executor, work)
+        result = await asyncio.get_running_loop().run_in_executor(executor, contextvars.copy_context().run, work)
         spent = (time.perf_counter() - started) * 1000
         self.durations_ms[step] = round(self.durations_ms.get(step, 0.0) + spent, 3)
         return result

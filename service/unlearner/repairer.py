@@ -22,6 +22,7 @@ from service.domain.versions import Version
 from service.failure_points import FailurePoint
 from service.log.events import EventRepository
 from service.log.leaves import ModelCertified
+from service.observability.tracing import stepped
 from service.unlearner.committed import PreparedRepair
 from service.unlearner.context import Context
 from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch
@@ -118,7 +119,7 @@ class Repairer:
             return
         if prepared is not None:
             failure_points.reached(FailurePoint.COMPUTED, Cause.REPAIR)
-            await self._conclude(prepared, RepairSteps(self._context, self._writer))
+            await stepped("repair", self._conclude(prepared, RepairSteps(self._context, self._writer)))
 
     async def resume(self) -> None:
         """Start a session: resume the repair that requests wait for, or give it up if none is wanted."""
@@ -161,7 +162,7 @@ class Repairer:
         if prepared is not None:
             self._watch = watch
             failure_points.reached(FailurePoint.COMPUTED, Cause.CERTIFICATION)
-            await self._conclude(prepared, CertificationSteps(context, self._writer))
+            await stepped("certification", self._conclude(prepared, CertificationSteps(context, self._writer)))
 
     async def _conclude(self, prepared: PreparedRepair, steps: RepairSteps) -> None:
         """Commit a finished repair as a version and finish it; once committed, it cannot be given up."""

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.db.transactions import CommitUnanswered
 from service.errors import BodyTooLarge, LetheError
+from service.observability import tracing
 from service.observability.logging import Answer
 from service.web.problems import BODY_REMEDY, for_route, internal_error, of_error, require_plain_head, route_template
 
@@ -119,6 +120,34 @@ class OuterMiddleware:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"The body is larger than {self._max_body_bytes} bytes.", BODY_REMEDY)
+
+
+#: Routes that accept a request of some kind: the calls that are traced. None has a parameter.
+TRACED = frozenset({"/deletions", "/additions", "/corrections", "/drills"})
+
+
+class TracedRequests:
+    """ASGI middleware that traces the calls by which requests are accepted; added only if this process traces."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope; passes on anything but these calls unchanged."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TRACED:
+            await self._app(scope, receive, send)
+            return
+        parents = [value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"]
+        with tracing.request(f"POST {scope['path']}", parents) as span:
+            span.set_attribute("http.request.method", "POST")
+            span.set_attribute("http.route", scope["path"])
+
+            async def send_noted(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            await self._app(scope, receive, send_noted)
 
 
 def _stopped() -> CommitUnanswered:

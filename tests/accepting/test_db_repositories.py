@@ -145,12 +145,12 @@ async def test_the_ledger_counts_from_withdrawn_labels_and_corrections_on(
 async def test_relays_take_different_requests_oldest_first(db: Database) -> None:
     ids = [await db.accept(str(n)) for n in range(4)]
     async with transaction(db.engine) as first, transaction(db.engine) as second:
-        assert await OutboxRepository(first).take(MODEL, 3) == ids[:3]
-        assert await OutboxRepository(second).take(MODEL, 3) == ids[3:]
-        assert await OutboxRepository(second).take("other", 3) == []
+        assert list(await OutboxRepository(first).take(MODEL, 3)) == ids[:3]
+        assert list(await OutboxRepository(second).take(MODEL, 3)) == ids[3:]
+        assert await OutboxRepository(second).take("other", 3) == {}
         await OutboxRepository(first).delete(ids[:3])
     async with transaction(db.engine) as conn:
-        assert await OutboxRepository(conn).take(MODEL, 3) == ids[3:]
+        assert list(await OutboxRepository(conn).take(MODEL, 3)) == ids[3:]
 
 
 async def test_an_accepted_request_wakes_the_relay(db: Database) -> None:

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
+from service.observability import tracing
 from service.observability.logging import AccessLog, Answer
 from service.version import VERSION
 from service.web import problems
@@ -24,7 +25,7 @@ from service.web.api import (
     new_node_routes,
     prediction_routes,
 )
-from service.web.middleware import HttpMetrics, OuterMiddleware
+from service.web.middleware import HttpMetrics, OuterMiddleware, TracedRequests
 
 _DESCRIPTION = """\
 Lethe makes a trained graph model forget nodes, and proves it.
@@ -66,6 +67,8 @@ def build(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        # The framework's own telemetry would export paths, queries and messages of errors, which contain ids.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(app)
     # Routes are matched one by one. The busiest comes first, outside a router of its own.
@@ -94,6 +97,8 @@ def build(
         max_body_bytes=max_body_bytes,
         observe=_observer(registry, access_log),
     )
+    if tracing.is_on():
+        app.add_middleware(TracedRequests)
     return app
 
 

@@ -17,6 +17,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import Conflict, InvalidRequest
+from service.observability import tracing
 from service.predictions.reader import offload
 from service.reports.listing import audit_filters, found_by_node, found_page, reads_audit, visible_to
 from service.reports.receipts import receipt_of, receipt_paper
@@ -96,6 +97,7 @@ async def accept(request: Request, body: RequestBody, caller: ApiKey, idempotenc
     services = services_of(request)
     submission = await submit(services.deletions, body, caller, idempotency_key)
     services.metrics.received(submission.request.kind)
+    tracing.note("lethe.request", str(submission.request.id))
     answer = accepted_deletion(submission.request, submission.targets, submission.already_deleted)
     return reply(answer, 202, {"Location": answer.links.self})
 

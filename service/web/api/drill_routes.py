@@ -11,6 +11,7 @@ from service.db.transactions import transaction
 from service.domain.fields import Known
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
+from service.observability import tracing
 from service.requests.answers import links_of
 from service.requests.drill_rows import DrillRepository
 from service.requests.drill_runs import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
@@ -46,6 +47,7 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     services = services_of(request)
     newest = await services.drills.newest()
     started = await services.drills.start(caller, newest=newest, idempotency_key=idempotency_key)
+    tracing.note("lethe.request", str(started.drill.request_id))
     answer = accepted_drill(started, with_result=_may_know(services, caller))
     return reply(answer, 202, {"Location": links_of(started.drill.request_id).self})
 
