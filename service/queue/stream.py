@@ -89,8 +89,9 @@ class DeletionStream:
             for page in _pages(list(request_ids)):
                 async with self._redis.pipeline(transaction=False) as pipeline:
                     for request_id in page:
-                        traced = traceparents.get(request_id)
-                        fields: dict[Any, Any] = {_FIELD: str(request_id)} | ({} if traced is None else {_TRACE: traced})
+                        fields: dict[Any, Any] = {_FIELD: str(request_id)}
+                        if (traceparent := traceparents.get(request_id)) is not None:
+                            fields[_TRACE] = traceparent
                         pipeline.xadd(self._key, fields)
                     await pipeline.execute()
 
