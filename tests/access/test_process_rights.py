@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "log_keys": (_READ, _ADD),
     "log_nodes": (_READ, _ADD),
     "queued_joins": ("read, add *", "read, remove"),
-    "outbox": ("read, add model request_id", "read, add model request_id, change created_at, remove"),
+    "outbox": ("read, add model request_id traceparent", "read, add model request_id, change created_at, remove"),
     "pointers": (_READ, "read, add *, change digest fencing folder moved_at version weights_sha256"),
     "recoveries": (_READ, "read, add *, change requests_failed"),
     "refused_requests": ("read, add api_key_id kind model named reason", _READ),

@@ -109,9 +109,10 @@ def clone(tmp_path: Path, made: Path) -> Clone:
     (root / "requirements.txt").write_text("one==1\n")
     (root / "requirements-downloads.txt").write_text("three==3\n")
     (root / "requirements-tables.txt").write_text("four==4\n")
+    (root / "requirements-traces.txt").write_text("five==5\n")
     (root / "requirements-dev.txt").write_text("two==2\n")
-    for name in ("requirements", "requirements-downloads", "requirements-tables", "requirements-dev"):
-        (root / f"{name}.lock").write_text("# nothing\n")
+    for part in ("", "-downloads", "-tables", "-traces", "-dev"):
+        (root / f"requirements{part}.lock").write_text("# nothing\n")
     (root / "service" / "cli" / "__main__.py").write_text(TELL)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
     (tmp_path / "stubs" / "pytest.py").write_text(TELL)
@@ -164,7 +165,11 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     ("command", "locks"),
     [
         ("serve", "requirements.lock requirements-downloads.lock requirements-tables.lock"),
-        ("test", "requirements.lock requirements-downloads.lock requirements-tables.lock requirements-dev.lock"),
+        (
+            "test",
+            "requirements.lock requirements-downloads.lock requirements-tables.lock requirements-traces.lock "
+            "requirements-dev.lock",
+        ),
     ],
 )
 def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, clone: Clone) -> None:

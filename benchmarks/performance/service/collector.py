@@ -43,8 +43,8 @@ class Collector:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that make a process export here, and soon."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        """The variables that make a process export here."""
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}"}
 
     def named(self, name: str) -> list[Exported]:
         """Return the spans of this name, in the order of their starts."""

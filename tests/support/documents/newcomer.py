@@ -30,7 +30,8 @@ def checkout(folder: Path) -> Path:
     for name in linked:
         (folder / name).symlink_to(ROOT / name)
     served = ("requirements.txt", "requirements-downloads.txt", "requirements-tables.txt")
-    for name in ("lethe", "pyproject.toml", *served, "requirements-dev.txt"):
+    tested = ("requirements-traces.txt", "requirements-dev.txt")
+    for name in ("lethe", "pyproject.toml", *served, *tested):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     python = folder / ".venv" / "bin" / "python"
@@ -39,7 +40,7 @@ def checkout(folder: Path) -> Path:
     python.chmod(0o755)
     pins = b"".join((ROOT / name).read_bytes() for name in served)
     (folder / ".venv" / "installed").write_bytes(pins)
-    (folder / ".venv" / "installed-dev").write_bytes(pins + (ROOT / "requirements-dev.txt").read_bytes())
+    (folder / ".venv" / "installed-dev").write_bytes(pins + b"".join((ROOT / name).read_bytes() for name in tested))
     return folder
 
 
