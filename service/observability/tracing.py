@@ -106,8 +106,8 @@ def _provider(process: str) -> "TracerProvider":
     except ImportError as error:
         raise ConfigurationError(
             f"The environment asks for traces, and the package {error.name} is not installed.",
-            "Install the extra: `pip install 'lethe-service[traces]'`, or in a checkout `.venv/bin/python -m pip "
-            "install -r requirements-traces.txt`. Or unset OTEL_TRACES_EXPORTER and the endpoints of OTLP.",
+            "Install the extra `traces`: in a checkout `.venv/bin/python -m pip install -r requirements-traces.txt`, "
+            "elsewhere with the wheel. Or unset OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_ENDPOINT.",
         ) from error
     own = Resource({SERVICE_NAME: "lethe", SERVICE_VERSION: VERSION, "lethe.process": process})
     named = Resource.create()

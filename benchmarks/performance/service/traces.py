@@ -37,9 +37,9 @@ _PATIENCE_S = 120.0
 
 
 def record() -> None:
-    """Delete one node of Cora with a repair, and write the spans of its trace."""
+    """Delete one node, with a repair, and write the spans of its trace."""
     with tempfile.TemporaryDirectory() as folder, collecting() as collector:
-        own = {"LETHE_DATASET": "cora", "LETHE_REPAIR": "always", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        own = {"LETHE_REPAIR": "always", "OTEL_BSP_SCHEDULE_DELAY": "200"}
         lethe = LetheProcess(Path(folder) / "home", _SETTINGS | own | collector.environment)
         try:
             with lethe.client() as client:
