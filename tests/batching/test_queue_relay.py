@@ -1,7 +1,7 @@
 """From a committed request to the stream: at least once, through any outage."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from tests.support.service.queue_world import MODEL, QueueWorld, claim_all, queu
 
 QUICK = Backoff(base_s=0.005, cap_s=0.02)
 NEVER_S = 3600.0
+NONE: Mapping[UUID, str | None] = {}
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ async def test_a_request_whose_notification_was_lost_is_found_by_polling(
 class CrashingStream(DeletionStream):
     """Publishes, and fails before anyone learns of it."""
 
-    async def publish(self, request_ids: Iterable[UUID]) -> None:
-        await super().publish(request_ids)
+    async def publish(self, request_ids: Iterable[UUID], traceparents: Mapping[UUID, str | None] = NONE) -> None:
+        await super().publish(request_ids, traceparents)
         raise Unavailable("The answer got lost.", "Try again.")
 
 
@@ -154,7 +155,7 @@ async def test_it_goes_on_when_postgres_was_restarted(
 
 async def test_an_error_that_is_no_outage_ends_the_relay(world: QueueWorld, redis: Redis) -> None:
     class BrokenStream(DeletionStream):
-        async def publish(self, request_ids: Iterable[UUID]) -> None:
+        async def publish(self, request_ids: Iterable[UUID], traceparents: Mapping[UUID, str | None] = NONE) -> None:
             raise RuntimeError("a defect")
 
     await world.accept(1)
