@@ -27,7 +27,9 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("name", ["settings_table", "figures_table", "observer_table", "reproduce_table", "trace_drawing"])
+@pytest.mark.parametrize(
+    "name", ["settings_table", "figures_table", "observer_table", "reproduce_table", "trace_drawing"]
+)
 def test_a_table_that_is_made_is_current(name: str) -> None:
     # Two of them import benchmarks, which takes seconds.
     table = importlib.import_module(f"docs.{name}")
