@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from benchmarks.baselines.field.differentiable import Backbone, Forgetting, Method
+from benchmarks.baselines.field.gif import InfluenceFunction
+from benchmarks.baselines.field.gnndelete import GnnDelete
+from benchmarks.baselines.field.megu import Megu
 from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.newton.certified_removal import CertifiedRemoval
@@ -97,10 +101,28 @@ METHODS: dict[str, Build] = {
     **{str(kind): _network(kind) for kind in Kind},
     "gcn, graphsaint": lambda spec, seed: SampledNetwork(Kind.GCN, seed),
 }
+#: Noise of IDEA in its authors' code, for GCN and SGC on Cora and Citeseer.
+IDEA_NOISE = 0.6
+_FIELD: Mapping[str, Callable[[int], Method]] = {
+    "gif": lambda seed: InfluenceFunction(),
+    "idea": lambda seed: InfluenceFunction(noise=IDEA_NOISE, seed=seed),
+    "megu": Megu,
+    "gnndelete": GnnDelete,
+}
+
+
+def _forgetting(make: Callable[[int], Method], network: bool) -> Build:
+    return lambda spec, seed: Forgetting(Backbone(spec, seed if network else None), make(seed))
+
+
+#: Methods of other papers than Projector's, for any network: of the linear model and of a GCN, with the softmax.
+FIELD: dict[str, Build] = {
+    f"{name}, {kind}": _forgetting(make, kind == "gcn") for kind in ("linear", "gcn") for name, make in _FIELD.items()
+}
 #: Methods that are not linear in the features, without erasers.
 NETWORKS = (*map(str, Kind), "gcn, graphsaint")
 
 
 def build(method: str, spec: ModelSpec, seed: int, regularization: float) -> Baseline:
     """Build the named method from `spec`, with lambda `regularization`."""
-    return METHODS[method](replace(spec, regularization=regularization), seed)
+    return (METHODS | FIELD)[method](replace(spec, regularization=regularization), seed)
