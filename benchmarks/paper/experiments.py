@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.baselines.catalogue import METHODS, NETWORKS
+from benchmarks.baselines.catalogue import FIELD, METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.forgetting.early import STARTED, early
+from benchmarks.paper.forgetting.field import field
 from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
 from benchmarks.paper.forgetting.injection import injection, regularization
 from benchmarks.paper.forgetting.robustness import degrees, robustness
@@ -95,6 +96,9 @@ _SHADOWED = (
     "fisher+, without noise",
     "graph eraser, linear, metis, mean",
 )
+#: Methods of the field, each behind what it is compared with.
+_LINEAR_FIELD, _GCN_FIELD = (tuple(name for name in FIELD if name.endswith(kind)) for kind in ("linear", "gcn"))
+_BESIDE = ("retraining", *_PROJECTED, "projector, option 1 as printed", *_LINEAR_FIELD, "gcn", *_GCN_FIELD)
 EXPERIMENTS: dict[str, Experiment] = {
     "identity": Experiment(identity, ("lethe, projection", AS_PRINTED)),
     "injection": Experiment(
@@ -106,6 +110,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "closeness": Experiment(closeness, _CLOSE, quick=(*_FEW, "graph eraser, gcn, metis, mean")),
     "early-stopping": Experiment(early, tuple(STARTED), ("cora", "pubmed")),
     "batches": Experiment(batches, _COMPARED),
+    "field": Experiment(field, _BESIDE, ("cora", "citeseer"), quick=("retraining", "megu, linear", "gif, gcn")),
     "accuracy": Experiment(
         accuracies,
         (*VARIANTS, ALL_LABELS, SHADOW, *NETWORKS),
@@ -122,7 +127,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "robustness": Experiment(robustness, _RETRAINED, quick=("retraining", "lethe, projection", "gcn")),
     "degrees": Experiment(degrees, _RETRAINED, quick=("lethe, projection",)),
     "membership": Experiment(membership, ("retraining", *_PROJECTED), ("cora", "citeseer"), quick=_PROJECTED[:1]),
-    "lira": Experiment(lira, _SHADOWED, ("cora", "pubmed"), quick=("retraining", _PROJECTED[1], "influence+")),
+    "lira": Experiment(
+        lira, (*_SHADOWED, *_LINEAR_FIELD), ("cora", "pubmed"), quick=("retraining", _PROJECTED[1], "influence+")
+    ),
     "sequential": Experiment(sequential, _PROJECTED),
     "reconstruction": Experiment(reconstruction, _ATTACKED, _ATTACKED_GRAPHS, quick=_QUICK_ATTACKED),
     "identification": Experiment(identification, _ATTACKED, _ATTACKED_GRAPHS, quick=_QUICK_ATTACKED),
@@ -181,6 +188,14 @@ LIMITS = (
         "ScaleGUN by more than one seed",
         "A choice for want of time: with the authors' residues its figures are certified removal's to ten digits.",
         lambda _, __, method: method == "scalegun",
+    ),
+    Limit(
+        "U-LiRA of GNNDelete, and of GIF, IDEA and MEGU beyond Cora",
+        "For want of time: 64 models, and GNNDelete takes 3,000 steps for each.",
+        lambda experiment, dataset, method: (
+            experiment == "lira" and method in FIELD and (dataset != "cora" or method.startswith("gnndelete"))
+        ),
+        seeds=0,
     ),
     Limit(
         "networks and their erasers on the arXiv graph, but for accuracies",
@@ -251,6 +266,14 @@ EXCLUDED = (
     (
         "U-LiRA of GraphEditor and closed-form SGC",
         "For want of time; GraphEditor's targets and ridge would need shadow models of their own.",
+    ),
+    (
+        "U-LiRA of GIF, IDEA, MEGU and GNNDelete for a GCN",
+        "For want of time: 64 networks take longer than a unit may.",
+    ),
+    (
+        "GIF, IDEA, MEGU and GNNDelete beyond Cora and Citeseer, and in other experiments than `field` and U-LiRA",
+        "For want of time.",
     ),
     ("edges deleted by other methods than retraining and Lethe", "No other here deletes edges but certified removal."),
     ("Flickr, Reddit and ogbn-products; ogbn-arxiv's own features", "The data cannot be reached here."),

@@ -79,73 +79,74 @@ class GnnDelete:
 
     def forget(self, model: Model, nodes: Nodes, left: Graph) -> Model:
         """As `Method.forget`, once: operators of several deletions are not combined, and the last remains."""
-        ends = deleted_edges(model.graph, nodes)
-        if not ends.size:
+        if not deleted_edges(model.graph, nodes).size:
             return model
         problem = Problem.of(model, nodes, left, self.seed)
         matrices = tuple(
-            torch.full((rows.shape[1],) * 2, _FIRST, dtype=torch.float64, requires_grad=True) for rows in problem.before
+            torch.full((rows.shape[1],) * 2, _FIRST, dtype=torch.float64, requires_grad=True) for rows in problem.pairs
         )
-        operators = Operators(matrices, problem.masks)
+        operators = Operators(matrices, tuple(mask[problem.near] for mask in problem.masks))
         adams = [torch.optim.Adam([each], lr=self.rate) for each in matrices]
         for _ in range(self.steps):
             rows = operators.layers(problem.inner, model.parameters, problem.P)
-            for layer in range(len(adams)):
-                (slope,) = torch.autograd.grad(problem.loss(layer, rows[layer]), matrices[layer], retain_graph=True)
-                matrices[layer].grad = slope
+            for layer, matrix in enumerate(matrices):
+                (matrix.grad,) = torch.autograd.grad(problem.loss(layer, rows[layer]), matrix, retain_graph=True)
             for adam in adams:
                 adam.step()
-        learned = replace(operators, matrices=tuple(each.detach() for each in matrices))
+        learned = Operators(tuple(each.detach() for each in matrices), problem.masks)
         return Deleted(model.backbone, model.method, model.graph, model.live, model.parameters, learned)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What the matrices are learned from."""
+    """What the matrices are learned from; tuples have an entry for each layer."""
 
-    #: Propagation among the nodes in reach, deleted edges included, and what the first layer returns by it.
+    #: Nodes in reach, (r,). Rows and places below are of these nodes alone.
+    near: Tensor
+    #: Propagation, deleted edges included (r, r), and what the first layer returns by it, (r, k).
     P: Tensor
     inner: Tensor
-    #: Rows of each layer on the graph without the deleted edges.
-    before: tuple[Tensor, ...]
-    #: Nodes in reach of each layer, and those of them at no end of a deleted edge.
+    #: Nodes whose rows a matrix multiplies, (n,).
     masks: tuple[Tensor, ...]
-    others: tuple[Tensor, ...]
-    #: Ends of the deleted edges and of random pairs, (m,) each.
+    #: Ends of the deleted edges (m,), and the rows that they are to have, (m, k): those of random pairs before.
     ends: Tensor
-    strangers: Tensor
+    pairs: tuple[Tensor, ...]
+    #: The other nodes that a matrix multiplies, and their rows before.
+    others: tuple[Tensor, ...]
+    kept: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, model: Model, nodes: Nodes, left: Graph, seed: int) -> "Problem":
         """Prepare the deletion of `nodes` from `model`."""
         graph, backbone = model.graph, model.backbone
-        pairs = deleted_edges(graph, nodes)
-        touched = np.unique(pairs)
-        reach = (backbone.hops,) if backbone.seed is None else (1, 2)
-        masks = [within_hops(graph, touched, each) for each in reach]
-        others = [mask & ~np.isin(np.arange(graph.nodes), touched) for mask in masks]
-        keep = sp.diags_array(within_hops(graph, touched, backbone.hops).astype(np.float64))
-        inside = inputs(replace(graph, adjacency=sp.csr_array(keep @ graph.adjacency @ keep)))
-        strangers = strange_pairs(graph, pairs.shape[1], np.random.default_rng(seed))
-        # Features of the deleted nodes stay in both, as in the authors' code.
-        without = inside[0], inputs(left)[1]
+        edges = deleted_edges(graph, nodes)
+        touched = np.unique(edges)
+        masks = [within_hops(graph, touched, hops) for hops in ((backbone.hops,) if backbone.seed is None else (1, 2))]
+        near, place = np.flatnonzero(masks[-1]), np.cumsum(masks[-1]) - 1
+        others = [np.setdiff1d(np.flatnonzero(mask), touched) for mask in masks]
+        strangers = strange_pairs(graph, edges.shape[1], np.random.default_rng(seed)).ravel()
+        keep = sp.diags_array(masks[-1].astype(np.float64))
+        x, P = inputs(replace(graph, adjacency=sp.csr_array(keep @ graph.adjacency @ keep)))
+        rows = torch.from_numpy(near)
+        # Features of the deleted nodes stay, as in the authors' code.
+        before = backbone.layers(model.parameters, (x, inputs(left)[1]))
         return cls(
-            inside[1],
-            backbone.layers(model.parameters, inside)[0],
-            tuple(backbone.layers(model.parameters, without)),
+            rows,
+            P.to_sparse_coo().index_select(0, rows).index_select(1, rows).coalesce(),
+            backbone.layers(model.parameters, (x, P))[0][rows],
             tuple(map(torch.from_numpy, masks)),
-            tuple(map(torch.from_numpy, others)),
-            torch.from_numpy(pairs.ravel()),
-            torch.from_numpy(strangers.ravel()),
+            torch.from_numpy(place[edges.ravel()]),
+            tuple(each[strangers] for each in before),
+            tuple(torch.from_numpy(place[each]) for each in others),
+            tuple(each[nodes_] for each, nodes_ in zip(before, others, strict=True)),
         )
 
     def loss(self, layer: int, rows: Tensor) -> Tensor:
-        """Return the loss of a layer from its rows (n, k)."""
-        before, others = self.before[layer], self.others[layer]
-        consistency = mse_loss(rows[self.ends], before[self.strangers])
-        if not others.any():
+        """Return the loss of a layer from its rows (r, k)."""
+        consistency, others = mse_loss(rows[self.ends], self.pairs[layer]), self.others[layer]
+        if not others.numel():
             return _ALPHA * consistency
-        return _ALPHA * consistency + (1 - _ALPHA) * mse_loss(rows[others], before[others])
+        return _ALPHA * consistency + (1 - _ALPHA) * mse_loss(rows[others], self.kept[layer])
 
 
 def deleted_edges(graph: Graph, nodes: Nodes) -> Nodes:

@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.lira import Mask, attack, confidence
-from benchmarks.baselines.catalogue import build
+from benchmarks.baselines.catalogue import FIELD, build
 from benchmarks.baselines.linear import remaining, train_linear
 from benchmarks.baselines.protocol import Array, Baseline, BaselineError, Nodes
 from benchmarks.paper.setting import spec_of
@@ -76,6 +76,8 @@ def lira(graph: Graph, unit: Unit) -> Cases:
     """
     models = _MODELS if graph.nodes > _SMALL_GRAPH else _FEW_MODELS
     losses = (LossKind.OVR,) if unit.method in ONE_AGAINST_REST else (LossKind.OVR, LossKind.SOFTMAX)
+    if unit.method in FIELD:
+        losses = (LossKind.SOFTMAX,)
     for loss in losses:
         spec = replace(spec_of(unit.dataset, unit.method), loss=loss)
         shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS)
