@@ -5,7 +5,7 @@ python -m docs.reproduce_table     rewrites them; a test fails while they are ou
 
 from pathlib import Path
 
-from benchmarks.report import tables
+from benchmarks.report import field, tables
 from benchmarks.report.headline import headline
 from benchmarks.report.results import LETHE, Results, called, percent, spread
 from benchmarks.report.section import Table
@@ -20,6 +20,7 @@ def with_current_table(page: str) -> str:
     results = Results.of(RESULTS)
     for name, table in (
         ("headline", headline(results)),
+        ("field", field.table(results)),
         ("injection", _injection(results)),
         ("accuracy", tables.accuracy(results)),
         ("losses", tables.losses(results)),

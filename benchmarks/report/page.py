@@ -12,6 +12,7 @@ from benchmarks.report.attacks import sections as attack_sections
 from benchmarks.report.claims.every import CLAIMS
 from benchmarks.report.claims.verdicts import Source, found, in_words
 from benchmarks.report.early import sections as early_sections
+from benchmarks.report.field import sections as field_sections
 from benchmarks.report.first_page import lines
 from benchmarks.report.headline import headline, missing, slower
 from benchmarks.report.lira import sections as lira_sections
@@ -68,6 +69,12 @@ _METHODS = (
         "tenth, is chosen by the whole graph's validation nodes.",
     ),
     ("sisa", "Bourtoule et al.: eight shards cut at random, a model each, and a majority vote."),
+    ("gif; idea", "Wu et al., Dong et al.: a step with the inverse Hessian, by a series; IDEA adds noise of 0.6."),
+    ("megu", "Li et al.: descent that forgets and keeps at once; its answers are smoothed over the graph."),
+    (
+        "gnndelete",
+        "Cheng et al.: the weights stay, and a matrix behind each layer makes deleted edges look like no edges.",
+    ),
     ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained again."),
 )
 #: Settings in which our runs differ from the paper.
@@ -157,6 +164,7 @@ def page(results: Results) -> str:
         stream=stream_table(results),
         sections=[
             *early_sections(results),
+            *field_sections(results),
             *robustness_sections(results),
             *lira_sections(results),
             *attack_sections(results),

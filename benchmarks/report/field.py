@@ -1,0 +1,96 @@
+"""The report's part on methods of other papers, beside retraining, the projection and Lethe's repair."""
+
+from benchmarks.baselines.catalogue import FIELD
+from benchmarks.paper.forgetting.field import DELETED, MISLABELLED
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
+from benchmarks.report.results import REPAIRED, RETRAINED, Results, called, number, percent, spread
+from benchmarks.report.section import Section, Table
+
+_EXPERIMENT = "field"
+#: Methods whose weights are those of retraining, and retraining's names.
+_EXACT = (RETRAINED, REPAIRED, "gcn")
+#: Retraining of each kind of model, whose record also has the model before the deletion.
+_KINDS = {RETRAINED: "linear model, nothing forgotten", "gcn": "gcn, nothing forgotten"}
+_HEAD = (
+    "method",
+    "graph",
+    "exact",
+    "agreement with retraining, %",
+    "distance of logits",
+    "distance of parameters",
+    "test accuracy, %",
+    "time, s",
+    "memory, MiB",
+    "wrong labels kept, %",
+    "U-LiRA, area in % (chance 50)",
+    "seeds",
+)
+
+
+def sections(results: Results) -> list[Section]:
+    """Return the section, measured or not."""
+    return [
+        Section(
+            "Beside the field as it stands",
+            "Methods of other papers for the linear model and for a two-layer GCN, by the protocol of “Is graph "
+            "unlearning ready for practice?” (ICLR 2026) as far as its description and code go. 5 % of the training "
+            "nodes are deleted. All models are trained with the softmax, the linear one to its optimum at lambda 1e-4, "
+            "the GCN for 200 epochs. Agreement is the share of test nodes that get the class that retraining gives "
+            "them. Distances are those of retraining’s logits on the test nodes, and of its parameters relative to "
+            "their norm. The rows “nothing forgotten” are the model before the deletion: a method that does nothing "
+            "has their figures. For wrong labels, each node to be deleted is trained with another class, and the "
+            "figure is the share of them that the model gives that class on the graph before. Memory is the peak of "
+            "the first deletion beyond what the process used before. U-LiRA separates models that unlearned a node "
+            "from models that never had it, on Cora, by the parameters alone. GIF and IDEA take 100 steps of their "
+            "series, MEGU 30 and GNNDelete 3,000 steps of descent, as in their authors’ code. " + _certified(results),
+            [("", table(results))],
+        )
+    ]
+
+
+def table(results: Results) -> Table:
+    """Return a row for each graph and method; without results, no rows."""
+    rows = []
+    for dataset in results.datasets(_EXPERIMENT):
+        for method in results.methods(_EXPERIMENT, dataset):
+            if method in _KINDS:
+                rows.append(_row(results, dataset, method, _KINDS[method], "before"))
+            rows.append(_row(results, dataset, method, method, "after"))
+    return Table(_HEAD, rows)
+
+
+def _row(results: Results, dataset: str, method: str, name: str, when: str) -> list[str]:
+    key = (_EXPERIMENT, dataset, method, DELETED)
+    costs = [spread(results.values(*key, each)) if when == "after" else "–" for each in ("seconds", "megabytes")]
+    attacked = results.mean("lira", dataset, method, f"softmax, {NEVER_THERE_QUESTION}", "auc")
+    area = "not measured" if attacked is None else f"{100 * attacked:.1f}"
+    return [
+        name,
+        called(dataset),
+        "yes" if method in _EXACT and when == "after" else "no",
+        percent(results.values(*key, f"fidelity_{when}")),
+        *(spread(results.values(*key, f"{each}_{when}")) for each in ("logits", "parameters")),
+        percent(results.values(*key, f"accuracy_{when}")),
+        *costs,
+        percent(results.values(_EXPERIMENT, dataset, method, MISLABELLED, f"given_{when}")),
+        area if when == "after" else "–",
+        str(len(results.values(*key, "seconds"))),
+    ]
+
+
+def _certified(results: Results) -> str:
+    """Return a sentence about the noise of IDEA, if it was measured."""
+    told = []
+    for dataset in results.datasets(_EXPERIMENT):
+        for method in FIELD:
+            noise, needed = (
+                results.mean(_EXPERIMENT, dataset, method, DELETED, each) for each in ("noise", "certified_noise")
+            )
+            if noise and needed:
+                told.append(f"{method} on {called(dataset)} adds {number(noise)} of the {number(needed)}")
+    if not told:
+        return ""
+    return (
+        "IDEA’s noise is what its authors’ code adds. Its Theorem 3 asks for more at (1, 1e-4), with the constants of "
+        f"that code: {'; '.join(told)}."
+    )
