@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, dropout, one_hot
 
-from benchmarks.baselines.linear import check_linear, fitted, probabilities, remaining, without_nodes
-from benchmarks.baselines.nonlinear import SETTINGS, Kind, Network, tensors
+from benchmarks.baselines.linear import check_linear, fitted, probabilities, propagation, remaining, without_nodes
+from benchmarks.baselines.nonlinear import SETTINGS, Kind, Network
 from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -26,6 +27,8 @@ from projector.network.spec import LossKind, PropagationKind
 Parameters: TypeAlias = tuple[Tensor, ...]
 #: Features (n, d) and propagation matrix (n, n), float64.
 Inputs: TypeAlias = tuple[Tensor, Tensor]
+#: P = D^-1/2 (A + I) D^-1/2.
+_PROPAGATION = ModelSpec(propagation=PropagationKind.SYM, self_loops=1.0)
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,11 @@ class Forgetting:
 
 
 def inputs(graph: Graph) -> Inputs:
-    """Return what the layers take of a graph."""
-    x, P = tensors(graph, Kind.GCN)
-    return x.to(torch.float64), P.to(torch.float64)
+    """Return what the layers take of a graph; features stay sparse where they are stored so."""
+    X, P = graph.features, _csr(propagation(graph, _PROPAGATION))
+    if isinstance(X, np.ndarray):
+        return torch.from_numpy(X.astype(np.float64)), P
+    return _csr(sp.csr_array(X.astype(np.float64))).to_sparse_coo(), P
 
 
 def training(graph: Graph) -> tuple[Tensor, Tensor]:
@@ -153,6 +158,11 @@ def training(graph: Graph) -> tuple[Tensor, Tensor]:
 def flat(parameters: Sequence[Tensor]) -> Array:
     """Return all parameters as one vector, float64."""
     return np.concatenate([each.detach().numpy().ravel() for each in parameters])
+
+
+def _csr(matrix: sp.csr_array) -> Tensor:
+    indptr, indices = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indptr, matrix.indices))
+    return torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(matrix.data), matrix.shape)
 
 
 @lru_cache(maxsize=4)
