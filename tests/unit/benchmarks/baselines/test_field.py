@@ -242,8 +242,11 @@ def test_gnndelete_learns_matrices_for_the_rows_in_reach(backbone: Backbone) -> 
     assert (np.array(losses[1]) < np.array(losses[0])).all()
     ends = deleted_edges(graph, nodes).ravel()
     strangers = strange_pairs(graph, ends.size // 2, np.random.default_rng(0)).ravel()
-    kept = dense_propagation(after) @ (1.0 if backbone.seed is not None else dense_propagation(after))
-    before = torch.from_numpy(kept @ np.asarray(graph.features)) @ model.parameters[0]
+    one = dense_propagation(after)
+    before = (
+        torch.from_numpy((one @ one if backbone.seed is None else one) @ np.asarray(graph.features))
+        @ model.parameters[0]
+    )
     before = before if backbone.seed is None else before + model.parameters[1]
     near_first = near[-1] if backbone.seed is None else near[0]
     others = np.setdiff1d(np.flatnonzero(near_first), touched)
