@@ -146,7 +146,7 @@ def inputs(graph: Graph) -> Inputs:
     X, P = graph.features, _csr(propagation(graph, _PROPAGATION))
     if isinstance(X, np.ndarray):
         return torch.from_numpy(X.astype(np.float64)), P
-    return _csr(sp.csr_array(X.astype(np.float64))).to_sparse_coo(), P
+    return _csr(sp.csr_array(X.astype(np.float64))).to_sparse(), P
 
 
 def training(graph: Graph) -> tuple[Tensor, Tensor]:

@@ -132,7 +132,7 @@ class Problem:
         before = backbone.layers(model.parameters, (x, inputs(left)[1]))
         return cls(
             rows,
-            P.to_sparse_coo().index_select(0, rows).index_select(1, rows).coalesce(),
+            P.to_sparse().index_select(0, rows).index_select(1, rows).coalesce(),
             backbone.layers(model.parameters, (x, P))[0][rows],
             tuple(map(torch.from_numpy, masks)),
             torch.from_numpy(place[edges.ravel()]),

@@ -1,5 +1,7 @@
 """The protocol beside other papers' methods, and its table."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
 def test_retraining_is_its_own_reference_and_idea_says_how_much_noise_its_theorem_asks_for() -> None:
-    records = []
+    records: list[dict[str, Any]] = []
     for method in ("retraining", "idea, linear"):
         unit = Unit("field", TINY, method, 0)
         cases = dict(field(graph_of(unit), unit))
