@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from service.settings import OTHER_VARIABLES, Settings, variable_name
+from service.settings import OTHER_VARIABLES, Settings, setting_names, variable_name
 
 PAGE = Path(__file__).parent / "settings.md"
 
@@ -16,7 +16,8 @@ PAGE = Path(__file__).parent / "settings.md"
 def table() -> str:
     """Return one row for each setting, in the order of the class."""
     lines = ["| variable | flag of `serve` | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
-    for name, field in Settings.model_fields.items():
+    for name in setting_names():
+        field = Settings.model_fields[name]
         default = "" if field.default is None else f"`{field.default}`"
         flag = f"`--{name.replace('_', '-')}`"
         lines.append(f"| `{variable_name(name)}` | {flag} | {_values(field)} | {default} | {field.description} |")

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -18,12 +18,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.db import postgres_urls
 from service.errors import ConfigurationError
+from service.oidc_settings import OidcSettings
 from service.queue import redis_urls
+from service.setting_types import promise_text, readable, scheme
 from service.text import fault_of, in_words
 
 ENV_PREFIX = "LETHE_"
@@ -45,40 +47,10 @@ _SERVICE_LINK = re.compile(
 )
 
 
-def _scheme(*allowed: str) -> AfterValidator:
-    def check(url: str | None) -> str | None:
-        if url is not None and url.partition("://")[0] not in allowed:
-            raise ValueError(f"must start with {' or '.join(f'{scheme}://' for scheme in allowed)}")
-        return url
-
-    return AfterValidator(check)
+DatabaseUrl = Annotated[str | None, scheme(*postgres_urls.SCHEMES), readable(postgres_urls.read)]
 
 
-def _promise_text(text: str | None) -> str | None:
-    if text is not None:
-        parts = text.split(",")
-        try:
-            epsilon, delta = map(float, parts)
-        except ValueError:
-            raise ValueError("must be two numbers EPSILON,DELTA, such as 1,1e-4") from None
-        if not (0 <= epsilon < float("inf") and 0 < delta < 1):
-            raise ValueError("must have an epsilon of at least 0 and a delta between 0 and 1")
-    return text
-
-
-def _readable(read: Callable[[str], object]) -> AfterValidator:
-    def check(url: str | None) -> str | None:
-        if url is not None:
-            read(url)
-        return url
-
-    return AfterValidator(check)
-
-
-DatabaseUrl = Annotated[str | None, _scheme(*postgres_urls.SCHEMES), _readable(postgres_urls.read)]
-
-
-class Settings(BaseSettings):
+class Settings(OidcSettings):
     """The settings of one process. `load_settings` reads them once; callers pass them on."""
 
     model_config = SettingsConfigDict(
@@ -109,7 +81,7 @@ class Settings(BaseSettings):
         repr=False,
         description="The same Postgres with the unlearner's login, a member of lethe_unlearner; unset: DATABASE_URL.",
     )
-    redis_url: Annotated[str | None, _scheme(*redis_urls.SCHEMES), _readable(redis_urls.read)] = Field(
+    redis_url: Annotated[str | None, scheme(*redis_urls.SCHEMES), readable(redis_urls.read)] = Field(
         None,
         validation_alias="REDIS_URL",
         repr=False,
@@ -161,7 +133,7 @@ class Settings(BaseSettings):
         le=LARGEST_TOLERANCE,
         description="Largest distance to retraining, relative to the weights, that counts as `retrained`.",
     )
-    certify: Annotated[str | None, AfterValidator(_promise_text)] = Field(
+    certify: Annotated[str | None, AfterValidator(promise_text)] = Field(
         None,
         description="EPSILON,DELTA: publish weights with noise, so that unlearned and retrained weights cannot be told "
         "apart beyond this privacy level; see docs/guarantees.md. Unset: no noise.",
@@ -220,7 +192,7 @@ class Settings(BaseSettings):
         max_length=200,
         description="Organisation responsible for deletions, as named on receipts and reports.",
     )
-    public_url: Annotated[str | None, _scheme("https", "http")] = Field(
+    public_url: Annotated[str | None, scheme("https", "http")] = Field(
         None,
         description="Public address of the dashboard, such as https://lethe.example.org; used by the QR code on "
         "receipts and reports.",
@@ -302,6 +274,13 @@ class Settings(BaseSettings):
             raise ValueError("certify requires repair=always: its noise is calibrated to the proven distance")
         return self
 
+    @model_validator(mode="after")
+    def _users_come_back(self) -> Self:
+        """Refuse a client of the issuer without an address to which the issuer sends users back."""
+        if self.oidc_client_id is not None and self.public_url is None:
+            raise ValueError("oidc_client_id requires public_url, to which the issuer sends users back")
+        return self
+
     @property
     def certified(self) -> tuple[float, float] | None:
         """Return epsilon and delta of `certify`; None if unset."""
@@ -327,8 +306,10 @@ class Settings(BaseSettings):
 
     def as_handover(self) -> dict[str, Any]:
         """Return all values as JSON, secrets included; only for passing to a child process through a descriptor."""
-        key = self.admin_key
-        return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}
+        secrets = {name: getattr(self, name) for name in ("admin_key", "oidc_client_secret")}
+        return self.model_dump(mode="json") | {
+            name: None if secret is None else secret.get_secret_value() for name, secret in secrets.items()
+        }
 
     @property
     def servers(self) -> tuple[str, str]:
@@ -340,6 +321,14 @@ class Settings(BaseSettings):
 
 def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(one.strip()) for one in (text or "").split(",") if one.strip())
+
+
+def setting_names() -> list[str]:
+    """Return the names of all settings, in the order in which users read them."""
+    return [
+        *(name for name in Settings.model_fields if name not in OidcSettings.model_fields),
+        *OidcSettings.model_fields,
+    ]
 
 
 def variable_name(field: str) -> str:
@@ -390,6 +379,10 @@ def load_settings(**flags: Any) -> Settings:
 def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
     fields = {variable_name(name): name for name in Settings.model_fields} | {n: n for n in Settings.model_fields}
     for problem in error.errors(include_url=False):
+        if not problem["loc"]:
+            # A combination of settings; the message names them.
+            yield f"{in_words(problem)}."
+            continue
         field = fields.get(str(problem["loc"][0]), str(problem["loc"][0]))
         if field not in Settings.model_fields:
             yield f"{field}: unknown setting."
@@ -397,6 +390,6 @@ def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
         name = variable_name(field)
         source = f"--{field.replace('_', '-')} ({name})" if field in flags else name
         message = in_words(problem)
-        secret = field == "admin_key" or field.endswith("_url")
+        secret = field in ("admin_key", "oidc_client_secret") or field.endswith("_url")
         shown = "" if secret else f", not {str(problem['input'])!r}"
         yield f"{source}: {message}{shown}."

@@ -10,8 +10,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
-from sqlalchemy import ColumnElement, DateTime, Row, func, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, DateTime, Row, Text, column, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.exc import IntegrityError
 
 from service.access.keyring import Keyring
 from service.db.access_tables import ApiKeyRow, ApiKeyUseRow
@@ -21,7 +22,7 @@ from service.domain.addresses import is_loopback
 from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
-from service.errors import ConfigurationError, Conflict
+from service.errors import ConfigurationError, Conflict, Unavailable
 from service.settings import Settings
 
 _TIME = DateTime(timezone=True)
@@ -90,7 +91,10 @@ class ApiKeyRepository(Repository):
         If the hash is that of a text that was replaced, the key expires when that text does.
         """
         query = select(ApiKeyRow.__table__).where(
-            or_(ApiKeyRow.hash == key_hash, ApiKeyRow.previous_hash == key_hash), ApiKeyRow.revoked_at.is_(None)
+            or_(ApiKeyRow.hash == key_hash, ApiKeyRow.previous_hash == key_hash),
+            ApiKeyRow.revoked_at.is_(None),
+            # An answering process can record a subject, and must not be able to make a key.
+            ApiKeyRow.is_subject.is_(False),
         )
         row = (await self._conn.execute(query)).one_or_none()
         return None if row is None else _by_hash(row).get(key_hash)
@@ -132,6 +136,29 @@ class ApiKeyRepository(Repository):
         row = (await self._conn.execute(rotated)).one_or_none()
         return None if row is None else api_key(row)
 
+    async def record_subject(self, subject_hash: bytes, scopes: Collection[Scope]) -> ApiKey | None:
+        """Record that a token of this subject was verified and grants `scopes`; it is then valid for a day.
+
+        Returns None when the subject is revoked. Raises Unavailable when the last start did not allow these scopes.
+        """
+        names = literal(sorted(scope.value for scope in scopes), ARRAY(Text()))
+        recorded = func.oidc_subject(subject_hash, names).table_valued(
+            *(column(one.name, one.type) for one in ApiKeyRow.__table__.columns)
+        )
+        try:
+            row = (await self._conn.execute(select(recorded))).one_or_none()
+        except IntegrityError:
+            raise Unavailable(
+                "The database was prepared with another LETHE_OIDC_GRANTS.",
+                "Restart `./lethe serve`, or its role `prepare`, with the current one.",
+            ) from None
+        return None if row is None else api_key(row)
+
+    async def subject_id(self, subject_hash: bytes) -> UUID | None:
+        """Return the id of a subject of the issuer; None if no token of it was seen."""
+        query = select(ApiKeyRow.id).where(ApiKeyRow.hash == subject_hash, ApiKeyRow.is_subject)
+        return await self._conn.scalar(query)
+
     async def record_uses(self, key_ids: Collection[UUID]) -> None:
         """Record that these keys were used within the last minute."""
         # A restored database may lack a key that was valid a moment ago.
@@ -163,6 +190,7 @@ def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
         expires_at=row.expires_at,
         kinds=None if row.kinds is None else frozenset(map(RequestKind, row.kinds)),
         previous_until=row.previous_until,
+        is_subject=row.is_subject,
     )
 
 
@@ -202,7 +230,8 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
     chosen = settings.admin_key
     async with transaction(engine) as connection:
         keys = ApiKeyRepository(connection)
-        valid = [key for key in await keys.list() if key.revoked_at is None and not key.has_expired(datetime.now(UTC))]
+        now = datetime.now(UTC)
+        valid = [one for one in await keys.list() if not (one.revoked_at or one.has_expired(now) or one.is_subject)]
         if not is_loopback(settings.host):
             _refuse_weak(settings, {key.name: key for key in valid})
         if chosen is None:

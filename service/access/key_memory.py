@@ -80,8 +80,15 @@ class KeyMemory:
         """Return the key if Postgres confirmed it recently enough and it has not expired; never waits."""
         if len(presented) > _LONGEST_KEY:
             return None
-        known = self._remembered.get(self._digest(presented))
-        if known is None or self._clock() > known.until:
+        return self._recall(self._digest(presented), is_subject=False)
+
+    def recall_subject(self, digest: bytes) -> ApiKey | None:
+        """Return the subject of an issuer with this hash, as `recall` returns a key."""
+        return self._recall(digest, is_subject=True)
+
+    def _recall(self, digest: bytes, *, is_subject: bool) -> ApiKey | None:
+        known = self._remembered.get(digest)
+        if known is None or self._clock() > known.until or known.key.is_subject is not is_subject:
             return None
         self._used.add(known.key.id)
         return known.key
@@ -121,9 +128,13 @@ class KeyMemory:
                 "An operator gives it another text with `./lethe keys rotate`.",
                 presented=True,
             )
-        self._remembered[self._digest(presented)] = self._remember(key, self._clock())
-        self._used.add(key.id)
+        self.remember(self._digest(presented), key)
         return key
+
+    def remember(self, digest: bytes, key: ApiKey) -> None:
+        """Remember a key that Postgres has just confirmed, and that it was used."""
+        self._remembered[digest] = self._remember(key, self._clock())
+        self._used.add(key.id)
 
     def _remember(self, key: ApiKey, seen_at: float) -> _Remembered:
         """Return the memory of a key that Postgres confirmed at `seen_at` (monotonic)."""
@@ -208,13 +219,19 @@ async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: R
         return known
 
 
+def bearer(request: Request) -> str:
+    """Return the key or token in a request's Authorization header; empty without one."""
+    kind, _, presented = request.headers.get("authorization", "").partition(" ")
+    return presented if kind.lower() == "bearer" else ""
+
+
 async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
     """Return the valid key in a request's Authorization header.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """
-    kind, _, presented = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not presented:
+    presented = bearer(request)
+    if not presented:
         raise Unauthenticated(
             "This route requires an API key.",
             f"Send {_HEADER}; an operator creates one with `./lethe keys create`.",
@@ -236,8 +253,11 @@ def require(key: ApiKey, scopes: Sequence[Scope], enough: Callable[[Iterable[boo
     """Raise MissingScope naming what the key lacks; `enough` is `all` or `any` of the scopes."""
     if not enough(scope in key.scopes for scope in scopes):
         named = " or ".join(scope.value for scope in scopes if scope not in key.scopes)
+        holder = "token" if key.is_subject else "API key"
         raise MissingScope(
-            f"This route requires the scope {named}, which the API key lacks.",
-            f"Use a key with {named}; an operator creates one with `./lethe keys create`.",
+            f"This route requires the scope {named}, which the {holder} lacks.",
+            f"Use a token that LETHE_OIDC_GRANTS gives {named}."
+            if key.is_subject
+            else f"Use a key with {named}; an operator creates one with `./lethe keys create`.",
             scope=named,
         )

@@ -74,6 +74,13 @@ class Keyring:
         """Return the 32-byte hash under which an API key is stored."""
         return hmac.digest(self._api_pepper, _frame("lethe/api-key", text), hashlib.sha256)
 
+    def subject_hash(self, issuer: str, subject: str) -> bytes:
+        """Return the 32-byte hash under which a subject of an OpenID Connect issuer is stored.
+
+        Keyed, because a plain digest would let a reader of the database guess who it is.
+        """
+        return hmac.digest(self._api_pepper, _frame("lethe/oidc-subject", issuer, subject), hashlib.sha256)
+
     def session_hash(self, token: str) -> bytes:
         """Return the 32-byte hash under which a dashboard session is stored."""
         return hmac.digest(self._api_pepper, _frame("lethe/session", token), hashlib.sha256)

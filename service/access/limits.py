@@ -41,9 +41,9 @@ class Budget:
     named: str
 
 
-#: Unknown or revoked keys that an address presents. Far too few to guess a key, but enough for a client with a wrong
+#: Invalid keys and tokens that an address presents. Far too few to guess a key, but enough for a client with a wrong
 #: key or a tool that tests whether keys are required.
-GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
+GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys or tokens from your address")
 #: Deletion requests refused to a key without deletions:read, which could learn from refusals which nodes exist.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
 

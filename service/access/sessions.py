@@ -1,13 +1,14 @@
 """Dashboard sessions, shared by all processes, each identified by an unguessable token in a cookie.
 
 Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
-session. A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its
-owner signs out, or its key is revoked or expires.
+session. A token names its API key and scopes, so its row cannot be reassigned to another key or widened. A session ends
+for good when its owner signs out, or its key is revoked or expires.
 """
 
 import hmac
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from service.db.access_tables import ApiKeyRow, SessionRow
 from service.db.locks import Lock
 from service.db.transactions import Repository
 from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 
 #: A session ends after LIFETIME in any case, and after IDLE without a request.
 LIFETIME = timedelta(hours=12)
@@ -48,8 +50,11 @@ class SessionRepository(Repository):
         super().__init__(conn)
         self._hash = keyring.session_hash
 
-    async def start(self, key_id: UUID) -> str:
-        """Begin a session with a key; return its token: the key's id and 256 random bits."""
+    async def start(self, key_id: UUID, scopes: Collection[Scope] = ()) -> str:
+        """Begin a session with a key; return its token: the key's id, scopes and 256 random bits.
+
+        Without `scopes`, the session has those of the key; with them, it has no others.
+        """
         await locks.take(self._conn, Lock.SESSIONS)
         invalid = select(ApiKeyRow.id).where(not_(is_valid()))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
@@ -63,7 +68,7 @@ class SessionRepository(Repository):
             )
         )
         await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash.in_(too_many.offset(MAX_SESSIONS - 1))))
-        token = f"{key_id.hex}.{secrets.token_urlsafe(32)}"
+        token = f"{key_id.hex}.{'+'.join(sorted(scopes))}.{secrets.token_urlsafe(32)}"
         await self._conn.execute(insert(SessionRow).values(token_hash=self._hash(token), key_id=key_id))
         return token
 
@@ -80,12 +85,17 @@ class SessionRepository(Repository):
             .where(SessionRow.seen_at > func.now() - literal(IDLE))
         )
         row = (await self._conn.execute(query)).one_or_none()
-        if row is None or row.id.hex != token.partition(".")[0]:
+        key_id, _, rest = token.partition(".")
+        if row is None or row.id.hex != key_id:
             return None
         if row.long_ago:
             seen = update(SessionRow).where(SessionRow.token_hash == self._hash(token)).values(seen_at=func.now())
             await self._conn.execute(seen)
-        return Session(api_key(row), _form_token(token))
+        key, (limit, dot, _) = api_key(row), rest.partition(".")
+        # Tokens of earlier versions name no scopes.
+        if limit and dot:
+            key = replace(key, scopes=key.scopes & set(map(Scope, limit.split("+"))))
+        return Session(key, _form_token(token))
 
     async def end(self, token: str) -> None:
         """End a session; does nothing if it does not exist."""

@@ -69,14 +69,31 @@ def create(
     _print_text(with_database(home, insert), made.text, as_json)
 
 
-def list_(home: Home = Path("var"), as_json: Json = False) -> None:
+def list_(
+    subject: Annotated[
+        str | None, typer.Option(help="List only this subject of the OpenID Connect issuer: the `sub` of its tokens.")
+    ] = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
     """List all keys, including expired and revoked ones, and say which need attention.
+
+    Subjects of the OpenID Connect issuer are listed too.
 
     Example: [bold]./lethe keys list[/bold]
     """
     from service.access.api_keys import ApiKeyRepository
 
-    keys, now = with_database(home, lambda connection, _: ApiKeyRepository(connection).list()), datetime.now(UTC)
+    async def read(connection: "Connection", settings: Settings) -> list[ApiKey]:
+        keys = ApiKeyRepository(connection)
+        if subject is None:
+            return await keys.list()
+        if settings.oidc_issuer is None:
+            raise ConfigurationError("No OpenID Connect issuer is configured.", "Set LETHE_OIDC_ISSUER.")
+        found = await keys.subject_id((await _keyring(settings)).subject_hash(settings.oidc_issuer, subject))
+        return [key for key in await keys.list() if key.id == found]
+
+    keys, now = with_database(home, read), datetime.now(UTC)
     rows = [
         (
             str(key.id),
@@ -126,6 +143,8 @@ def rotate(
                     f"The key {key.name!r} is not rotated here.",
                     "Change LETHE_ADMIN_KEY and restart, or create another key and revoke this one.",
                 )
+            if key.is_subject:
+                raise ConfigurationError(f"{key.name} is a subject of the issuer and has no text.", _UNKNOWN)
             if key.expires_at is None and expires_after is None:
                 expires_at = None
         key_hash = (await _keyring(settings)).api_key_hash(made.text)
@@ -191,16 +210,18 @@ def _may(key: ApiKey) -> str:
 
 
 def _prefix(key: ApiKey) -> str | None:
-    """Return the beginning of a key's text; None for LETHE_ADMIN_KEY, whose text Lethe does not choose."""
+    """Return the beginning of a key's text; None for one that Lethe does not choose, or a subject, which has none."""
     from service.access.api_keys import CHOSEN_NAMES, prefix_of
 
-    return None if key.name in CHOSEN_NAMES else prefix_of(key.id)
+    return None if key.name in CHOSEN_NAMES or key.is_subject else prefix_of(key.id)
 
 
 def _state(key: ApiKey, now: datetime) -> str:
     """Return whether a key is valid, and what needs attention."""
     if key.revoked_at is not None:
         return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.is_subject:
+        return "not seen for a day" if key.has_expired(now) else "valid"
     if key.has_expired(now):
         return "expired"
     if key.expires_at is not None and key.expires_at <= now + _EXPIRING_WITHIN:

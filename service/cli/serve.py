@@ -15,7 +15,7 @@ from service.errors import ConfigurationError
 from service.processes import serving as supervisor_children
 from service.processes.private_servers.home import Home, HomeLock
 from service.processes.serving import Role
-from service.settings import Settings, load_settings, variable_name
+from service.settings import Settings, load_settings, setting_names, variable_name
 
 
 def train_first_model(settings: Settings) -> None:
@@ -119,7 +119,7 @@ def command() -> Callable[..., None]:
 
     [bold]LETHE_DEVICE=cpu ./lethe serve --model models/cora --port 8080[/bold]
     """
-    options = [_ROLE, _REPLACE, *(_option(name) for name in Settings.model_fields)]
+    options = [_ROLE, _REPLACE, *(_option(name) for name in setting_names())]
     serve.__signature__ = inspect.Signature(options, return_annotation=None)  # type: ignore[attr-defined]
     serve.__annotations__ = {option.name: option.annotation for option in options}
     return serve

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Text, func
+from sqlalchemy import ForeignKey, Text, false, func
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -27,6 +27,8 @@ class ApiKeyRow(Base):
     #: The text that the last rotation replaced, and until when it is still valid.
     previous_hash: Mapped[bytes | None] = mapped_column(unique=True)
     previous_until: Mapped[datetime | None]
+    #: Of the OpenID Connect issuer: `hash` is of issuer and subject, and no text authenticates it.
+    is_subject: Mapped[bool] = mapped_column(server_default=false())
 
 
 class ApiKeyUseRow(Base):

@@ -58,7 +58,8 @@ _LEASE = (
 )
 #: Rights to a lock table (`service.db.locks`): to share the lock, to take it exclusively, or both.
 _SHARES, _TAKES, _SHARES_AND_TAKES = Rights(add=_ALL), Rights(remove=True), Rights(add=_ALL, remove=True)
-#: Only `migrate` changes the schema and its record; only an operator's commands create and revoke keys.
+#: Only `migrate` changes the schema and its record; only an operator's commands create and revoke
+#: keys. Subjects of an OpenID Connect issuer are recorded by `oidc_subject`.
 _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
 
 #: Rights of an API process; none on tables not listed.
@@ -131,6 +132,7 @@ FUNCTIONS = {
             "request_extend",
             "request_hold",
             "request_release",
+            "oidc_subject",
         }
     ),
     UNLEARNER_ROLE: frozenset({"audit_fold"}),

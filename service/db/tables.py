@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Computed,
     DateTime,
@@ -189,6 +190,8 @@ class ServiceSettingsRow(Base):
 
     only_row: Mapped[bool] = mapped_column(primary_key=True, server_default=true())
     deadline_days: Mapped[float]
+    #: Scopes that tokens of the OpenID Connect issuer can grant.
+    oidc_scopes: Mapped[list[str]] = mapped_column(ARRAY(Text()), server_default="{}")
 
 
 @holds(RequestNorms)

@@ -2,6 +2,7 @@
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
@@ -28,6 +29,15 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False
     return all(ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def is_private(url: str) -> bool:
+    """Return whether nobody on the network can read what is sent to `url`: it is https, or on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 
 
 def url_of(bound: socket.socket) -> str:

@@ -262,6 +262,8 @@ class ApiKey:
     kinds: frozenset[RequestKind] | None = None
     #: Until when the text that the last rotation replaced is valid too.
     previous_until: datetime | None = None
+    #: Whether it stands for a subject of the OpenID Connect issuer instead of a key.
+    is_subject: bool = False
     #: Last use, to a minute. Only lists of keys have it.
     used_at: datetime | None = None
 

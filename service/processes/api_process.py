@@ -43,7 +43,7 @@ from service.web.api.application import build
 from service.web.connections import REQUESTS_GRACE_S, Network
 from service.web.dashboard.installation import install as install_dashboard
 from service.web.protocol import Connection, protocol
-from service.web.services import Services
+from service.web.services import Services, openid_connect
 
 
 def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:
@@ -292,4 +292,5 @@ async def _answering(
             readiness=readiness,
             exposition=exposition,
             metrics=metrics,
+            openid=openid_connect(settings, engine, keyring, keys),
         )

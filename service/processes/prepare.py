@@ -32,7 +32,10 @@ async def prepare(settings: Settings) -> str | None:
     engine = create_engine(database_url)
     try:
         async with transaction(engine) as connection:
-            await connection.execute(update(ServiceSettingsRow).values(deadline_days=settings.deadline_days))
+            scopes = sorted({scope for grant in settings.grants for scope in grant.scopes})
+            await connection.execute(
+                update(ServiceSettingsRow).values(deadline_days=settings.deadline_days, oidc_scopes=scopes)
+            )
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
         return await ensure_first_key(engine, keyring, settings)

@@ -142,7 +142,7 @@ _TYPED = (
     ),
     BodyTooLarge("The body is larger than 1048576 bytes.", "Split it into several requests."),
     TooManyAttempts(
-        "Too many unknown API keys from your address: 300 within 60 seconds.",
+        "Too many unknown API keys or tokens from your address: 300 within 60 seconds.",
         "Try again in 12 seconds.",
         retry_after=12,
     ),

@@ -240,6 +240,40 @@ async def test_a_decision_needs_a_valid_key_with_the_scopes_of_its_route_and_a_r
     assert await db.rows("SELECT * FROM decisions") == []
 
 
+async def test_a_subject_of_the_issuer_has_at_most_the_scopes_of_the_settings_and_is_no_key(db: Database) -> None:
+    record = "SELECT id, scopes, expires_at <= now() + interval '1 day' AS ends FROM oidc_subject(:hash, :scopes)"
+    subject = {"hash": b"s" * 32, "scopes": ["audit:read"]}
+    async with logged_in(db, API_ROLE) as engine:
+        # No start with an issuer has allowed a scope.
+        await refused(engine, record, "the issuer cannot grant these scopes", **subject)
+        await db.rows("UPDATE service_settings SET oidc_scopes = '{audit:read,deletions:write}'")
+        await refused(engine, record, "cannot grant", hash=b"s" * 32, scopes=["audit:read", "graph:write"])
+        await refused(engine, record, "api_keys_scopes_check", hash=b"s" * 32, scopes=[])
+        found = []
+        for scopes in (["audit:read"], ["deletions:write"]):
+            async with engine.begin() as conn:
+                found.append((await conn.execute(text(record), {**subject, "scopes": scopes})).one())
+        assert found[0].id == found[1].id
+        assert [one.scopes for one in found] == [["audit:read"], ["audit:read", "deletions:write"]]
+        assert all(one.ends for one in found)
+        # Once it was invalid, its earlier scopes are gone.
+        await db.rows("UPDATE api_keys SET expires_at = now() - interval '1 hour' WHERE is_subject")
+        async with engine.begin() as conn:
+            assert (await conn.execute(text(record), subject)).one().scopes == ["audit:read"]
+        async with transaction(db.engine) as conn:
+            keys = ApiKeyRepository(conn)
+            # A text with this hash would not authenticate.
+            assert await keys.find_by_hash(b"s" * 32) is None
+            assert await keys.subject_id(b"s" * 32) == found[0].id
+            await keys.create(uuid4(), "a key", [Scope.AUDIT_READ], b"k" * 32)
+            await keys.revoke(found[0].id)
+        before = await db.rows("SELECT * FROM api_keys ORDER BY id")
+        for of in (b"s" * 32, b"k" * 32):
+            async with engine.begin() as conn:
+                assert (await conn.execute(text(record), {**subject, "hash": of})).all() == []
+        assert await db.rows("SELECT * FROM api_keys ORDER BY id") == before
+
+
 async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
     # Lethe's former lock numbers, and those of tables and rows: this login may take none of them.
     once = (0x6C6F67, 0x696E74616B65, 0x66656564, 0x666F6C64, 0x6472696C6C, 0x7369676E696E, 0x6C65746865)

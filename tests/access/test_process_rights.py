@@ -143,6 +143,7 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
     called = {role: [row["name"] for row in await db.rows(query, role=role)] for role in ROLES}
     assert called == {
         API_ROLE: [
+            "oidc_subject(bytea,text[])",
             "request_cancel(uuid,uuid)",
             "request_extend(uuid,uuid,timestamp with time zone,text)",
             "request_handle(uuid,uuid,text)",

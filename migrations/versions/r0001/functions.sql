@@ -8,7 +8,7 @@ DECLARE
 BEGIN
     FOR own IN
         SELECT oid::regprocedure AS signature, proname ~ ('^(requests_total_|request_search_|requests_feed_|'
-            'audit_fold$|vault_key_replace$|requests_(set_due|go_on)$|'
+            'audit_fold$|oidc_subject$|vault_key_replace$|requests_(set_due|go_on)$|'
             'request_(cancel|retry|handle|extend|hold|release)$)') AS is_trusted
         FROM pg_proc
         WHERE pronamespace = current_schema()::regnamespace AND prosqlbody IS NULL

@@ -10,12 +10,17 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.access.key_memory import READING, presented_key, require
+from service.access.key_memory import READING, bearer, presented_key, require
+from service.access.limits import GUESSES, RateLimits, network_of
+from service.access.oidc.token_callers import TokenCallers
+from service.access.oidc.tokens import looks_like_token
 from service.domain.addresses import address_of
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
+from service.errors import Unauthenticated
 from service.log.canonical import parse_json
 from service.web.routes import StrictRoute
+from service.web.services import services_of
 
 #: Header fields that proxies add, or that clients add to look like a proxy.
 _FORWARDING = re.compile(
@@ -58,10 +63,19 @@ class BearerKey(SecurityBase):
 
     def __init__(self, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:
         """`enough` is `all` when every one of `scopes` is needed, `any` when one will do."""
-        self.model = HTTPBearer(description="An API key, `lethe_…`, created with `./lethe keys create`.")
+        self.model = HTTPBearer(
+            description="An API key, `lethe_…`, from `./lethe keys create`, or an access token of the issuer."
+        )
         self.scheme_name = "ApiKey"
         self._scopes = tuple(scopes)
         self._enough = enough
+
+    @property
+    def alternatives(self) -> tuple[frozenset[Scope], ...]:
+        """The sets of scopes of which one is enough."""
+        if self._enough is any:
+            return tuple(frozenset({scope}) for scope in self._scopes)
+        return (frozenset(self._scopes),)
 
     async def __call__(self, request: Request) -> ApiKey:
         """Raise Unauthenticated without a valid key, and MissingScope with the names of missing scopes."""
@@ -118,9 +132,23 @@ async def caller_of(request: Request) -> ApiKey:
     """
     known: ApiKey | None = request.scope.get(_CALLER)
     if known is None:
-        services = request.app.state.services
-        known = request.scope[_CALLER] = await presented_key(request, services.keys, services.limits)
+        services = services_of(request)
+        token = bearer(request)
+        if services.openid is not None and looks_like_token(token) and services.keys.recall(token) is None:
+            known = await _token_caller(services.openid.callers, token, request, services.limits)
+        else:
+            known = await presented_key(request, services.keys, services.limits)
+        request.scope[_CALLER] = known
     return known
+
+
+async def _token_caller(callers: TokenCallers, token: str, request: Request, limits: RateLimits) -> ApiKey:
+    """Return the caller of an access token. Only failures are limited: a valid token always works."""
+    try:
+        return await callers.caller(token)
+    except Unauthenticated as refusal:
+        async with limits.attempt(GUESSES, network_of(request), Unauthenticated):
+            raise refusal from None
 
 
 async def local_or_keyed(request: Request) -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.domain.lease_report import Check
-from service.errors import LetheError, TooManyAttempts, Unauthenticated, Unavailable
+from service.errors import LetheError, MissingScope, TooManyAttempts, Unauthenticated, Unavailable
 from service.observability.metrics import AUDIT_ONLY
 from service.predictions.reader import Reader
 from service.reports.listing import reads_audit
@@ -135,7 +135,7 @@ async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_re
     """
     shown = False
     # A key that expired takes nothing else from a scrape on this machine.
-    with suppress(Unauthenticated, TooManyAttempts, Unavailable):
+    with suppress(Unauthenticated, MissingScope, TooManyAttempts, Unavailable):
         shown = "authorization" in request.headers and reads_audit(await caller_of(request))
     metrics = await services_of(request).exposition(() if shown else AUDIT_ONLY)
     return Response(metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -18,6 +18,7 @@ from service.web.dashboard import (
     report_page,
     request_list_page,
     request_page,
+    sign_on_page,
     verify_page,
     webhooks_page,
 )
@@ -56,6 +57,8 @@ def install(app: FastAPI) -> None:
     for router in (
         pages.router,
         login_page.router,
+        sign_on_page.router,
+        sign_on_page.return_router,
         overview_page.router,
         model_page.router,
         overview_page.drill_router,

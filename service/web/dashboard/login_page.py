@@ -1,4 +1,4 @@
-"""Sign-in with an API key, and sign-out."""
+"""Sign-in with an API key, and every sign-out."""
 
 from typing import Annotated
 
@@ -8,14 +8,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service.access.key_memory import valid_key
+from service.access.oidc.issuer import IssuerUnavailable
 from service.access.sessions import SessionRepository
 from service.db.transactions import transaction
 from service.domain.formats import duration
 from service.domain.scopes import Scope
 from service.errors import TooManyAttempts, Unauthenticated
-from service.web.dashboard.pages import Page, public_page
+from service.web.dashboard.pages import Page, public_page, url_with
 from service.web.dashboard.signing_in import (
     FORM_COOKIE,
+    ID_TOKEN_COOKIE,
     PATH,
     SESSION_COOKIE,
     delete_cookie,
@@ -69,7 +71,7 @@ async def login(request: Request) -> Response:
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
-    """End the session."""
+    """End the session, and the one at the issuer where it began."""
     token = request.cookies.get(SESSION_COOKIE, "")
     services = services_of(request)
     async with transaction(services.engine) as connection:
@@ -78,15 +80,33 @@ async def logout(request: Request) -> Response:
         await form_of(request, session.form_token)
         async with transaction(services.engine) as connection:
             await SessionRepository(connection, services.keyring).end(token)
-    response = RedirectResponse(f"{PATH}/login", 303)
+    response: Response = RedirectResponse(f"{PATH}/login", 303)
+    if session is not None and session.key.is_subject and (elsewhere := await _end_at_issuer(request)):
+        # A page instead of a redirect, because a form of this site may lead only to this site.
+        response = public_page("continue.html", title="Signed out of Lethe", url=elsewhere)
     delete_cookie(request, response, SESSION_COOKIE)
+    delete_cookie(request, response, ID_TOKEN_COOKIE)
     return response
+
+
+async def _end_at_issuer(request: Request) -> str | None:
+    """Return the issuer's address that ends the session there; None if it has none or does not answer."""
+    openid = services_of(request).openid
+    if openid is None or openid.sign_on is None:
+        return None
+    try:
+        return await openid.sign_on.ending(request.cookies.get(ID_TOKEN_COOKIE, ""))
+    except IssuerUnavailable as failure:
+        _log.warning("dashboard.session_not_ended_at_issuer", reason=failure.detail)
+        return None
 
 
 def _form(request: Request, after: str, *, status: int = 200, fault: str = "") -> Response:
     form_token = request.cookies.get(FORM_COOKIE, "")
     if not is_form_token(form_token):
         form_token = new_form_token()
-    response = public_page("login.html", status=status, form_token=form_token, next=own_page(after), fault=fault)
+    openid, page = services_of(request).openid, own_page(after)
+    sign_on = None if openid is None or openid.sign_on is None else url_with(f"{PATH}/sign-on", {"next": page})
+    response = public_page("login.html", status=status, form_token=form_token, next=page, fault=fault, sign_on=sign_on)
     set_cookie(request, response, FORM_COOKIE, form_token)
     return response

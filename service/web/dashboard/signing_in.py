@@ -3,7 +3,7 @@
 import hmac
 import re
 import secrets
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends
@@ -21,6 +21,8 @@ from service.web.services import services_of
 SESSION_COOKIE = "lethe_session"
 #: Holds the form token of the sign-in page, before a session exists.
 FORM_COOKIE = "lethe_login"
+#: Holds the ID token of a session that began at an issuer, to end it there. Lethe itself stores none.
+ID_TOKEN_COOKIE = "lethe_id_token"
 PATH = "/dashboard"
 #: Maximum size of a form in bytes.
 _LONGEST_FORM = 65_536
@@ -107,15 +109,17 @@ def is_form_token(text: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9_-]{43}", text) is not None
 
 
-def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
-    """Set a cookie that scripts cannot read and other sites' pages do not send."""
+def set_cookie(
+    request: Request, response: Response, name: str, value: str, *, samesite: Literal["strict", "lax"] = "strict"
+) -> None:
+    """Set a cookie that scripts cannot read and other sites' pages do not send; `lax`: but for links to this site."""
     response.set_cookie(
         name,
         value,
         max_age=int(LIFETIME.total_seconds()),
         path=PATH,
         httponly=True,
-        samesite="strict",
+        samesite=samesite,
         secure=_encrypted(request),
     )
 

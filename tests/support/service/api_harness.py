@@ -20,6 +20,7 @@ import scipy.sparse as sp
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from sqlalchemy import update
 
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
@@ -33,6 +34,7 @@ from service.access.limits import NodeAllowance, RateLimits
 from service.access.own_slots import OwnSlots
 from service.access.request_keys import RequestKeys
 from service.db.engine import Engine, create_engine
+from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
@@ -64,7 +66,7 @@ from service.unlearner.causes import ImportRepository
 from service.unlearner.outcomes import nothing_left
 from service.web.api.application import build
 from service.web.dashboard.installation import install as install_dashboard
-from service.web.services import Services
+from service.web.services import Services, openid_connect
 from tests.support.service.db_harness import NORMS, Said, committed, imported, made, outcome
 from tests.support.service.publications import admitted, load, published_model, version_facts
 
@@ -244,6 +246,8 @@ async def serving(
         stack.push_async_callback(intake.close)
         async with transaction(engine) as connection:
             pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)
+            granted = sorted({scope for grant in configured.grants for scope in grant.scopes})
+            await connection.execute(update(ServiceSettingsRow).values(oidc_scopes=granted))
             if await PointerRepository(connection).read(model) is None:
                 await PointerRepository(connection).create(pointer)
         cohorts = range(1, canaries.cohorts + 1) if canaries else ()
@@ -256,6 +260,7 @@ async def serving(
         tombstones = TombstoneLookup(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.live, tombstones)
         limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
+        keys = key_memory(engine, keyring)
         api = Api(
             app=build(
                 max_body_bytes=configured.max_body_bytes,
@@ -267,7 +272,7 @@ async def serving(
                 model=model,
                 engine=engine,
                 keyring=keyring,
-                keys=key_memory(engine, keyring),
+                keys=keys,
                 limits=limits,
                 allowance=NodeAllowance(redis, model, configured.max_predicted_nodes),
                 reader=reader,
@@ -280,6 +285,7 @@ async def serving(
                 readiness=_unset,
                 exposition=Exposition(registry, "api-0", home / "run" / "metrics"),
                 metrics=metrics,
+                openid=openid_connect(configured, engine, keyring, keys),
             ),
             engine=engine,
             snapshot=snapshot,

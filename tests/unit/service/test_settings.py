@@ -1,9 +1,12 @@
 """Settings come from flags and the environment; an invalid one is named with the reason."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from service.domain.grants import granted, parse_grants
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
 
@@ -119,3 +122,56 @@ def test_trusted_proxies_are_addresses_and_networks() -> None:
     for wrong in ("proxy.example", "*", "10.0.0.1/8"):
         with pytest.raises(ConfigurationError, match=r"--trusted-proxies \(LETHE_TRUSTED_PROXIES\)"):
             load_settings(trusted_proxies=wrong)
+
+
+GRANTS = '{"groups": {"privacy-team": ["audit:read"]}}'
+ISSUER = {"oidc_issuer": "https://login.example", "oidc_audience": "lethe", "oidc_grants": GRANTS}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"oidc_issuer": None}, "requires oidc_issuer"),
+        ({"oidc_issuer": "http://login.example"}, "must be an https address"),
+        ({"oidc_grants": None}, "requires oidc_grants"),
+        ({"oidc_grants": "groups=audit:read"}, "must be a JSON object"),
+        ({"oidc_grants": '{"groups": {"a": ["audit:reed"]}}'}, "unknown scope 'audit:reed'"),
+        ({"oidc_audience": None}, "requires oidc_audience, oidc_client_id, or both"),
+        ({"oidc_client_id": "dashboard"}, "requires public_url"),
+        ({"oidc_client_id": "lethe", "public_url": "https://lethe.example"}, "must differ"),
+        ({"oidc_client_secret": "s3cret"}, "requires oidc_client_id"),
+        ({"oidc_login_scope": "profile"}, "LETHE_OIDC_LOGIN_SCOPE"),
+    ],
+)
+def test_an_issuer_is_configured_whole_or_not_at_all(changed: dict[str, str | None], said: str) -> None:
+    load_settings(**ISSUER)
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(**ISSUER | changed)
+    assert said in refused.value.detail
+    assert "s3cret" not in refused.value.detail
+
+
+def test_a_combination_that_cannot_work_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="certify requires repair=always"):
+        load_settings(certify="1,1e-4", repair="never")
+
+
+def test_a_token_has_the_scopes_of_every_row_that_it_matches() -> None:
+    table = {
+        "groups": {"a": [Scope.AUDIT_READ], "b": [Scope.GRAPH_WRITE]},
+        "scp": {"x": [Scope.DELETIONS_READ]},
+        "email": {"dpo@example.org": [Scope.DELETIONS_WRITE]},
+        "realm_access.roles": {"r": [Scope.PREDICTIONS_READ]},
+        "https://lethe.example/roles": {"r": [Scope.PREDICTIONS_ALL]},
+    }
+    grants = parse_grants(json.dumps(table))
+    for claims, scopes in (
+        ({"groups": ["a", "b", 3], "scp": "w x"}, {Scope.AUDIT_READ, Scope.GRAPH_WRITE, Scope.DELETIONS_READ}),
+        ({"groups": "a b", "scp": ["x"]}, {Scope.DELETIONS_READ}),
+        ({"email": "dpo@example.org"}, set()),
+        ({"email": "dpo@example.org", "email_verified": "true"}, set()),
+        ({"email": "dpo@example.org", "email_verified": True}, {Scope.DELETIONS_WRITE}),
+        ({"realm_access": {"roles": ["r"]}, "groups": {"a": 1}}, {Scope.PREDICTIONS_READ}),
+        ({"https://lethe.example/roles": ["r"], "realm_access": "roles"}, {Scope.PREDICTIONS_ALL}),
+    ):
+        assert granted(grants, claims) == scopes, claims

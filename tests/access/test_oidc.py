@@ -1,0 +1,142 @@
+"""Tokens of an OpenID Connect issuer beside API keys, against an issuer that runs here."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.access.oidc import issuer as issuers
+from service.access.oidc.issuer import Issuer as Client
+from service.access.oidc.tokens import SKEW_S, verify
+from service.domain.scopes import Scope
+from service.errors import Unauthenticated, Unavailable
+from tests.support.service.api_harness import Api, serving
+from tests.support.service.bodies import node_body, refused
+from tests.support.service.issuer import AUDIENCE, CLIENT, SECRET, Issuer, issuing, new_key
+
+GRANTS = {
+    "scope": {"lethe.delete": ["deletions:write", "deletions:read"], "lethe.predict": ["predictions:read"]},
+    "groups": {"privacy-team": ["audit:read"]},
+    "realm_access.roles": {"deleter": ["deletions:write"]},
+}
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    async with issuing() as running:
+        yield running
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path, issuer: Issuer) -> AsyncIterator[Api]:
+    async with serving(
+        database_url,
+        tmp_path,
+        oidc_issuer=issuer.url,
+        oidc_audience=AUDIENCE,
+        oidc_grants=json.dumps(GRANTS),
+        oidc_client_id=CLIENT,
+        oidc_client_secret=SECRET,
+        public_url="http://localhost",
+    ) as running:
+        yield running
+
+
+async def test_a_token_acts_with_the_scopes_of_its_claims_and_is_recorded_without_its_subject(
+    api: Api, issuer: Issuer
+) -> None:
+    deleting = await api.client_with(issuer.token(scope="openid lethe.delete", sub="ann@example.org"))
+    accepted = await deleting.post("/deletions", json=node_body("1"))
+    assert accepted.status_code == 202
+    # The same subject with another token sees its own requests, with this token's scopes.
+    again = await api.client_with(issuer.token(scope="lethe.delete", sub="ann@example.org"))
+    assert (await again.get(f"/deletions/{accepted.json()['id']}")).status_code == 200
+    other = await api.client_with(issuer.token(scope="lethe.delete", sub="ben"))
+    refused(await other.get(f"/deletions/{accepted.json()['id']}"), 404, "not-found")
+    only = await api.client_with(issuer.token(scope="lethe.predict", sub="ann@example.org"))
+    assert (await only.get("/predict/2")).status_code == 200
+    document = refused(await only.post("/deletions", json=node_body("2")), 403, "missing-scope")
+    assert document["detail"] == "This route requires the scope deletions:write, which the token lacks."
+    nested = await api.client_with(issuer.token(realm_access={"roles": ["deleter", 7]}))
+    assert (await nested.post("/deletions", json=node_body("3"))).status_code == 202
+    nothing = await api.client_with(issuer.token(scope="openid", groups="privacy-teams"))
+    refused(await nothing.get("/model"), 403, "missing-scope")
+    async with api.engine.connect() as connection:
+        dumped = (await connection.exec_driver_sql("SELECT string_agg(k::text, '') FROM api_keys k")).scalar_one()
+        names = (await connection.exec_driver_sql("SELECT name FROM api_keys WHERE is_subject")).scalars().all()
+    assert len(names) == 3
+    assert all(name.startswith("oidc ") for name in names)
+    assert "ann" not in dumped + api.lines.getvalue()
+    assert "eyJ" not in api.lines.getvalue()
+
+
+async def test_a_revoked_subject_stays_revoked_and_the_database_limits_what_is_granted(
+    api: Api, issuer: Issuer
+) -> None:
+    client = await api.client_with(issuer.token(scope="lethe.predict"))
+    assert (await client.get("/model")).status_code == 200
+    async with api.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE api_keys SET revoked_at = now() WHERE is_subject")
+    await api.services.keys.refresh()
+    document = refused(await client.get("/model"), 401, "unauthenticated")
+    assert document["detail"] == "The subject of this token was revoked here."
+    async with api.engine.begin() as connection:
+        await connection.exec_driver_sql("UPDATE service_settings SET oidc_scopes = '{audit:read}'")
+    unprepared = await api.client_with(issuer.token(scope="lethe.predict", sub="another"))
+    assert "role `prepare`" in refused(await unprepared.get("/model"), 503, "unavailable")["remedy"]
+
+
+async def test_keys_that_the_issuer_rotates_are_fetched_at_most_every_ten_seconds(issuer: Issuer) -> None:
+    now = 0.0
+    client = Client(issuer.url, clock=lambda: now)
+    old = issuer.token()
+    assert (await verify(old, client, AUDIENCE)).subject == "app-1"
+    issuer.rotate()
+    for _ in range(3):
+        with pytest.raises(Unauthenticated, match="does not publish"):
+            await verify(issuer.token(), client, AUDIENCE)
+    assert issuer.key_fetches == 1
+    now += issuers.REFETCH_S
+    assert (await verify(issuer.token(), client, AUDIENCE)).subject == "app-1"
+    # The withdrawn key ended with that fetch.
+    with pytest.raises(Unauthenticated, match="does not publish"):
+        await verify(old, client, AUDIENCE)
+    assert issuer.key_fetches == 2
+
+
+async def test_an_issuer_that_is_away_leaves_its_keys_for_a_day_and_api_keys_for_ever(api: Api, issuer: Issuer) -> None:
+    issuer.is_down = True
+    response = await (await api.client_with(issuer.token(scope="lethe.predict"))).get("/model")
+    document = refused(response, 503, "unavailable")
+    assert document["detail"] == "Tokens cannot be checked: the issuer answered 503."
+    assert response.headers["retry-after"]
+    assert (await (await api.client(Scope.PREDICTIONS_READ)).get("/model")).status_code == 200
+    issuer.is_down, now = False, 0.0
+    client = Client(issuer.url, clock=lambda: now)
+    token = issuer.token(exp=int(time.time()) + 2 * 86_400)
+    await verify(token, client, AUDIENCE)
+    issuer.is_down = True
+    for later in (1_000.0, 86_399.0):
+        now = later
+        await verify(token, client, AUDIENCE)
+        with pytest.raises(Unavailable):
+            await verify(issuer.token(new_key()), client, AUDIENCE)
+    now = 86_411.0
+    with pytest.raises(Unavailable):
+        await verify(token, client, AUDIENCE)
+    issuer.is_down, now = False, 86_422.0
+    await verify(token, client, AUDIENCE)
+
+
+async def test_clocks_may_differ_by_a_minute(issuer: Issuer) -> None:
+    client, now = Client(issuer.url), int(time.time())
+    accepted: list[dict[str, Any]] = [{"exp": now - SKEW_S + 5}, {"nbf": now + SKEW_S - 5}, {"iat": now + SKEW_S - 5}]
+    for claims in accepted:
+        await verify(issuer.token(**claims), client, AUDIENCE)
+    late: list[dict[str, Any]] = [{"exp": now - SKEW_S - 5}, {"nbf": now + SKEW_S + 5}, {"iat": now + SKEW_S + 5}]
+    for claims in late:
+        with pytest.raises(Unauthenticated):
+            await verify(issuer.token(**claims), client, AUDIENCE)
