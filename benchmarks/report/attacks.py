@@ -79,13 +79,13 @@ _NEEDS = (
         "identification by neighbours",
         "the deleted node has public neighbours",
         "both versions’ answers on public nodes; the edges of before",
-        "not claimed: both answer on the same graph, where near nodes change more only because their rows are alike",
+        "not claimed: both answer on the same graph, and near nodes change more only because their rows are similar",
     ),
     (
         "deleted edges by change",
         "an edge’s ends are among the nodes whose answers change most",
         "both versions’ answers about the ends of the pairs in question",
-        "no: an edge hardly moves the weights; it sees answers for which the edge is still there",
+        "no: an edge hardly moves the weights; it detects answers that still use the edge",
     ),
     (
         "deleted edges by trend, or similarity",
@@ -108,35 +108,36 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "Who was deleted",
-            "The attacker ranks candidates with known rows and labels by answers about other nodes before and after "
-            "one deletion, exact or rounded. The tables show how often the deleted node ranks first, in percent, and "
-            "its median rank. “Before and after” is visible to anybody who asks twice, and retraining reveals it as "
-            "well. “After and retrained” is what a method has left of the node, seen by an attacker who has the "
-            "retrained model: there chance is the goal. Answers with every digit also show the 1e-8 at which the "
-            "repair stops. The planted leak is retraining with the weights of the deleted node’s class as they were.",
+            "The attacker ranks candidates with known rows and labels. He uses answers about other nodes before and "
+            "after one deletion, exact or rounded. The tables have the percentage in which the deleted node ranks "
+            "first, and its median rank. “Before and after” is visible to anybody who asks twice, and retraining "
+            "reveals it as well. “After and retrained” compares with the retrained model and shows the traces that a "
+            "method leaves: there chance is the goal. Answers with all digits also show the 1e-8 at which the repair "
+            "stops. The planted leak is the retrained model with the old weights of the deleted node’s class.",
             _tables(results, "identification", _IDENTIFICATION),
         ),
         Section(
             "A deleted node’s features",
-            "Reconstructed from two versions (after Bertran et al., 2024): cosine to the node’s features and to its "
-            "propagated row, against that of the public rows’ mean and of another node; and percent in which the "
-            "node’s row is the candidates’ nearest, or most likely. In a batch of ten the nearest counts.",
+            "Reconstructed from two versions (after Bertran et al., 2024). The cosine is to the node’s features and to "
+            "its propagated row, beside that of the public rows’ mean and of another node. The percentages are how "
+            "often the node’s row is the nearest, or most likely, of the candidates. In a batch of ten the nearest "
+            "node counts.",
             _tables(results, "reconstruction", _RECONSTRUCTION),
         ),
         Section(
             "Deleted edges",
-            "One in a hundred edges deleted in one batch (after TrendAttack, 2025): area under the curve, in percent, "
-            "of distinguishing them from as many edges that are still there, and from as many pairs that never were "
-            "edges. Retraining is the baseline: answers about the ends of an edge differ even if it is forgotten. "
-            "Chance, 50, is the goal only for “after and retrained” against edges that are still there; farther below "
-            "is as much of a finding as above. Change compares two versions; trend and similarity use the version "
-            "after. This is one draw: with 53 deleted edges, on Cora, the standard error is some six points.",
+            "One in a hundred edges deleted in one batch (after TrendAttack, 2025). The figures are areas under the "
+            "curve, in percent, of distinguishing them from as many remaining edges, and from as many pairs that never "
+            "were edges. Retraining is the baseline: answers about the ends of an edge differ even if it is forgotten. "
+            "Chance, 50, is the goal only for “after and retrained” against remaining edges, and figures far below it "
+            "count as findings too. Change compares two versions; trend and similarity use the version after. This is "
+            "one draw: on Cora, with 53 deleted edges, the standard error is about six points.",
             _tables(results, "edges", _EDGES),
         ),
         Section(
             "What each attack assumes and needs",
-            "Nothing is claimed where this does not hold. An attacker who compares two versions knows how many "
-            "deletions lie between them. All nodes but the candidates, who are half of the training nodes, are public.",
+            "The results claim nothing beyond these assumptions. An attacker who compares two versions knows how many "
+            "deletions lie between them. The candidates are half of the training nodes; all other nodes are public.",
             [("", Table(("attack", "assumes", "needs", "sees a planted leak"), _NEEDS, prose=True))],
         ),
     ]

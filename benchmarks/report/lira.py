@@ -19,17 +19,17 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "Unlearned or never trained on: U-LiRA",
-            "The attack of Hayes et al. (2024). For each target an attacker fits normal distributions to the "
-            "confidences of shadow models, of those that unlearned it and of those that never had it, and scores "
-            "other models by their ratio: each half of the models is attacked with what the other half taught. "
-            "Percent, with 95 % intervals of a bootstrap over targets and models; chance stands in the heads. "
-            "The attacker is assumed to know the graph of before, with the target’s features, edges and class, the "
-            "settings of training and the method, to train that many models, and to have the answer of the weights "
-            "about a deleted node on the graph of before, to the last digit; a running Lethe gives no such answer. "
-            "“Or retrained” compares with models retrained without any target, “or never there” with models that "
-            "unlearned others by the same method, where only what the node itself left can help. Retraining is the "
-            "control; a sharded model differs from a retrained one even if it forgot. Where an interval holds "
-            "chance, this attacker with this many models found nothing; no more is claimed.",
+            "The attack of Hayes et al. (2024). For each target the attacker fits a normal distribution to the "
+            "confidences of shadow models that unlearned it, and one to those that never had it, and scores other "
+            "models by the ratio of the two. Each half of the models is attacked with the knowledge of the other "
+            "half. Percent, with 95 % intervals of a bootstrap over targets and models; the heads give chance. The "
+            "attacker knows the graph before the deletion, with the target’s features, edges and class, the settings "
+            "of training and the method. He can train as many models, and gets exact answers about a deleted node on "
+            "that graph; a running Lethe gives no such answer. “Or retrained” compares with models retrained without "
+            "any target. “Or never there” compares with models that unlearned other nodes by the same method, so "
+            "only traces of the target itself help. Retraining is the control. A sharded model differs from a "
+            "retrained one even if it forgot. If an interval contains chance, this attacker with this many models "
+            "found nothing; other attackers might.",
             [(called(each), _table(results, each)) for each in results.datasets("lira")],
         )
     ]

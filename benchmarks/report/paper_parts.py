@@ -22,7 +22,7 @@ PARTS = (
     (
         "Figure 5",
         "how membership inference works",
-        "An illustration; what is left open is in benchmarks/paper/inference/membership.py.",
+        "An illustration; benchmarks/paper/inference/membership.py names what it leaves open.",
     ),
     ("Figure 6", "accuracy while fine-tuning", ""),
     ("Figure 7", "how Theorem 1 is proven", "An illustration of the proof."),
@@ -31,12 +31,12 @@ PARTS = (
     (
         "Assumption 1",
         "bounds on rows, features and weights",
-        "Any graph has them; they are in the bound of Theorem 1 below, and its proof takes one of them for too small.",
+        "They hold for every graph and enter the bound of Theorem 1 below. Its proof takes one of them too small.",
     ),
     (
         "Assumption 2",
         "the gradient’s variance",
-        "Any graph has it; it is taken where retraining ends, and is in the bound of Theorem 1 below.",
+        "It holds for every graph and enters the bound of Theorem 1 below, with the gradients where retraining ends.",
     ),
     ("Abstract", "what the construction guarantees", ""),
     ("Introduction", "affected nodes", ""),
@@ -55,6 +55,7 @@ PARTS = (
         "a definition, and why no noise is needed",
         "",
     ),
+    ("Appendix on closeness", "why closeness to retraining is not enough", ""),
     ("Appendix on baselines", "how the baselines are made", ""),
     ("Appendix on experiment setups", "lambda of the baselines", ""),
     ("Appendix on SVM", "the projection for support vector machines", ""),
@@ -80,4 +81,4 @@ def index(findings: Sequence[Finding]) -> Table:
         counts = in_words(judged)
         counts += [f"{misprints} misprint{'s' * (misprints > 1)}"] * bool(misprints)
         rows.append((part, about, ", ".join(counts) or words))
-    return Table(("", "about", "what this report has of it"), rows, prose=True)
+    return Table(("", "about", "in this report"), rows, prose=True)

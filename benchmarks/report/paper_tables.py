@@ -197,14 +197,13 @@ INJECTION = PaperTable(
         )
         for row in rows
     ),
-    "Ours is the arXiv graph with 200 columns that a language model guessed, not OGB's 128 numbers, so accuracies and "
-    "norms are of another problem; seconds are of one processor's thread instead of an RTX 3090, of Newton's method "
-    "instead of epochs of descent, so that GraphEraser's shards take less all the same. It is by METIS and means, "
-    "which the paper found best. Projector is compared with its official code; with diffusion, "
-    "with Lethe, whose seconds include its checks and certificate. The official code has diffusion as well "
-    "(`--use_adapt_gcs`), which was not run here. The paper's "
-    "accuracies and norms of Influence+ and Fisher+ are the same on ogbn-products, and on ogbn-arxiv in part. Its "
-    "public code does not update the injected class's column of W with either, and adds no noise.",
+    "Our arXiv graph has 200 columns that a language model guessed, not OGB’s 128 numbers, so accuracies and norms "
+    "are of another problem. Seconds are of one processor thread instead of an RTX 3090, and of Newton’s method "
+    "instead of epochs of descent, which is why GraphEraser takes less here. It uses METIS and means, which the "
+    "paper found best. The row Projector is its official code. With diffusion the row is Lethe’s, whose seconds "
+    "include its checks and certificate; the official code’s diffusion (`--use_adapt_gcs`) was not run. The paper "
+    "prints the same accuracies and norms for Influence+ and Fisher+ on ogbn-products, and some on ogbn-arxiv. Its "
+    "public code updates the injected class’s weights with neither, and adds no noise.",
 )
 
 
@@ -239,8 +238,8 @@ ACCURACY = PaperTable(
             ("GraphSAINT + GraphEraser", "59.54 ± 0.41", None),
         ),
     ),
-    "The arXiv graph's features here are a language model's guesses of the label: its accuracies do not reproduce "
-    "those on OGB's 128 numbers. Those with GraphEraser are of the injection test after its deletion.",
+    "The arXiv graph’s features here are a language model’s guesses of the label, so its accuracies do not reproduce "
+    "those on OGB’s 128 numbers. Those with GraphEraser are of the injection test after its deletion.",
 )
 
 
@@ -273,8 +272,8 @@ DELTA = PaperTable(
         _table_3("Cora", "cora", "0.2984", "0.6923"),
         _table_3("Pubmed", "pubmed", "0.0049", "0.5546"),
     ),
-    "The paper does not say how rows are scaled, and its figures are of none of these three. arXiv's features here are "
-    "a language model's.",
+    "The paper calls Cora’s values 0 or 1 (raw), and does not describe the scaling of other graphs. None of the three "
+    "gives its figures. arXiv’s features here are a language model’s.",
 )
 
 SCHEMES = PaperTable(
@@ -295,8 +294,8 @@ SCHEMES = PaperTable(
         ("Reddit", "Linear, retrained", ("94.72 ± 0.08 (1,631 s)", "95.03 ± 0.03 (1,290 s)", "94.58 ± 0.02 (1,533 s)")),
         ("Reddit", "Linear, Projector", ("94.72 ± 0.08 (1,631 s)", "95.09 ± 0.03 (0.24 s)", "94.66 ± 0.07 (0.32 s)")),
     ),
-    "No copy of Flickr or Reddit can be reached; the same on the graphs that are here stands below, with its "
-    "seconds; those before a deletion, of training, are not measured here.",
+    "No copy of Flickr or Reddit can be reached. “Dense and sparse nodes deleted” has the same for other graphs, "
+    "without the seconds of training before the deletion.",
 )
 
 
@@ -322,8 +321,8 @@ FINETUNING = PaperTable(
             (_P, "Projector + diffusion", ("80.25 ± 0.09", "79.95 ± 0.12", "80.02 ± 0.37", "79.87 ± 0.47")),
         ),
     ),
-    "Ours after 10 iterations; the paper stops when validation accuracy has not risen for 10. The features here are a "
-    "language model's. Other graphs, more iterations and the repair stand below.",
+    "Ours is after 10 iterations; the paper stops when validation accuracy has not risen for 10. The features here "
+    "are a language model’s. “Fine-tuning” has other graphs, more iterations and the repair.",
 )
 
 
@@ -354,10 +353,10 @@ MEMBERSHIP = PaperTable(
         _membership("Citeseer", "retrained", "66.33 ± 25.60", "54.04 ± 30.86", "55.53 ± 28.94", "55.20 ± 3.08"),
         _membership("Citeseer", "Projector", "67.33 ± 27.50", "38.22 ± 32.68", "68.97 ± 29.56", "55.05 ± 2.17"),
     ),
-    "Ours is of class probabilities. Before the deletion fewer are called untrained than in the paper, the deleted and "
-    "the others: a linear model trained to its optimum is sure of most, whom the classifier takes for trained on. The "
-    "paper does not define the last column; its figures are close to the mean of the two before it, the classifier's "
-    "balanced accuracy on those who stay, which ours is.",
+    "Ours is from class probabilities. Before the deletion, fewer nodes are called untrained than in the paper, "
+    "deleted or not: a linear model trained to its optimum is sure of most nodes, and the classifier takes them for "
+    "training nodes. The paper does not define the last column. Its figures are close to the mean of the two before "
+    "it, the balanced accuracy on the nodes that stay; ours are that mean.",
 )
 
 
@@ -381,8 +380,8 @@ SIZES = PaperTable(
         _sizes("Flickr", None, "89,250", "899,756", "500", "7"),
         _sizes("Reddit", None, "232,965", "114,615,892", "602", "41"),
     ),
-    "The paper counts arXiv's and Products' edges once. arXiv's features here are a language model's, and its edges "
-    "are taken in both directions.",
+    "The paper counts arXiv’s and Products’ edges once. arXiv’s features here are a language model’s, and its edges "
+    "count in both directions.",
 )
 
 TABLES = (INJECTION, ACCURACY, DELTA, SCHEMES, MEMBERSHIP, FINETUNING, SIZES)

@@ -98,9 +98,10 @@ def regularization(results: Results) -> Table:
     for dataset in results.datasets("regularization"):
         for method in results.methods("regularization", dataset):
             key = ("regularization", dataset, method)
-            cells = [percent(results.values(*key, each, "accuracy_after")) for each in lambdas]
-            rows.append([method, called(dataset), *cells, best_lambda(results, dataset, method) or "–"])
-    return Table(("method", "dataset", *lambdas, "chosen"), rows)
+            found = [results.values(*key, each, "accuracy_after") for each in lambdas]
+            chosen = best_lambda(results, dataset, method) or "–"
+            rows.append([method, called(dataset), *map(percent, found), chosen, str(max(map(len, found)))])
+    return Table(("method", "dataset", *lambdas, "chosen", "seeds"), rows)
 
 
 def closeness(results: Results, dataset: str) -> Table:

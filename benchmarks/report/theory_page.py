@@ -12,41 +12,42 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "How far a node’s features are from the others’",
-            "Delta of Assumption 3 is the largest distance of a node’s features to the span of all others’. It is more "
-            "than 0 for nodes that support a direction alone, and for no others. The paper does not say how rows are "
-            "scaled.",
+            "Delta of Assumption 3 is the largest distance of a node’s features to the span of all others’. A distance "
+            "is above 0 exactly if the node supports a direction alone. The paper calls Cora’s values 0 or 1 (raw), "
+            "and does not describe the scaling of the other graphs.",
             [("", _delta(results))],
         ),
         Section(
             "Theorem 1 and Proposition 2",
-            "After T steps of gradient descent from 0, with 1 % of the training nodes deleted: the distance of the "
-            "projected to the retrained weights (the class where it is largest), the Delta that should bound it, "
-            "and what the triangle inequality gives. Then the longest row of H against B_x P_s, which the proof takes "
-            "for larger, and delta against the limit of Proposition 2.",
+            "After T steps of gradient descent from 0, with 1 % of the training nodes deleted and all live nodes "
+            "remaining: the distance of the projected to the retrained weights (the class where it is largest), the "
+            "Delta that should bound it, and the bound by the triangle inequality. Then the longest row of H beside "
+            "B_x P_s, which the proof assumes to be larger, and delta beside the limit of Proposition 2. These are "
+            "means over seeds; the claims quote the seed nearest to failing.",
             [("", _theorem(results))],
         ),
         Section(
             "Fine-tuning",
-            "1 % of the training nodes deleted; accuracies in percent. Fine-tuning is gradient descent on the "
-            "remaining graph from the projected weights, with the step of Theorem 1. F − min F and the relative "
-            "distance are to the repaired weights, where F is least; the rate is what the proof of Theorem 1 allows. "
-            "The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv; they begin after 10 steps, and "
-            "what was before stands in the table.",
+            "1 % of the training nodes deleted, all live nodes remaining; accuracies in percent. Fine-tuning is "
+            "gradient descent on the remaining graph from the projected weights, with the step of Theorem 1. F is "
+            "least at the repaired weights: F − min F and the relative distance are to these. The rate is the proof’s "
+            "bound on F − min F. The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv. They begin "
+            "after 10 steps; the table has the earlier stages.",
             [(called(each), _fine_tuning(results, each)) for each in results.datasets("fine-tuning")],
         ),
         Section(
             "Expressiveness",
             "How many eigenvalues of P repeat another, and how many dimensions of functions of the nodes no linear "
-            "GNN reaches, which is how many rows of UᵀX some choice of eigenvectors makes zero: what components and "
-            "nodes with the same neighbours prove, and all, by a decomposition of P where there are at most 4,000 "
-            "nodes.",
+            "GNN reaches. The latter is the number of rows of UᵀX that are zero for some choice of eigenvectors. Both "
+            "are given twice: a lower bound, proven from components and from nodes with the same neighbours, and the "
+            "exact number, by a decomposition of P on graphs of up to 4,000 nodes.",
             [("", _expressiveness(results))],
         ),
         Section(
             "Dual variables",
-            "One class against the rest, over all classes: how many pairs of a training node and a class are on the "
-            "wrong and the right side, their dual variables, and the relative change of the weights when a node leaves "
-            "the sum: of five random ones, and of the one with the smallest dual variable.",
+            "One class against the rest, over all classes. A pair is a training node and a class, classified wrongly "
+            "or correctly. The table has the pairs’ dual variables, and the relative change of the weights when one "
+            "node leaves the sum: one of five random nodes, or the one with the smallest dual variable.",
             [("", _duals(results))],
         ),
     ]

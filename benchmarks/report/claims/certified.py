@@ -49,8 +49,8 @@ CLAIMS = (
         "Chien et al. 2023, abstract",
         "200 of Cora's 1,208 training nodes removed at (1, 1e-4): 0.1 % less test accuracy.",
         stream_accuracy,
-        "Beside retraining without noise, as theirs is; twice as much still counts. It is the noise that costs: beside "
-        "retraining with it nothing is lost.",
+        "Compared with retraining without noise, as in their paper. A loss of up to 0.2 % still counts. The noise "
+        "causes the loss: against retraining with the same noise nothing is lost.",
         "test_smallest_examples.py::test_certified_removal_costs_what_its_noise_costs",
         setting="Our own implementation, beside retraining to the optimum.",
         source=Source.CERTIFIED,
@@ -60,9 +60,9 @@ CLAIMS = (
         "Chien et al. 2023, abstract",
         "… and four times as fast as retraining after each.",
         stream_speed,
-        "Their retraining is by L-BFGS on a GPU, in two thousand steps; Newton’s method takes a few. On Cora the "
-        "budget lasts: what takes the time is each removal's own step and bound, for every class. The smallest example "
-        "has another reason: of few nodes the budget is spent at once, and each removal is a step and a training.",
+        "They retrain by L-BFGS on a GPU, in two thousand steps; Newton’s method takes a few. On Cora the budget "
+        "lasts, and each removal’s own step and bound take the time, for every class. The smallest example shows "
+        "another reason: with few nodes the budget is spent at once, so each removal is a step and a training.",
         "test_smallest_examples.py::test_certified_removal_trains_anew_each_time_where_nodes_are_few",
         setting="A processor; theirs is a GPU.",
         source=Source.CERTIFIED,

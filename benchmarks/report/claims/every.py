@@ -22,8 +22,8 @@ CLAIMS = (
         "Tables 1, 2 and 6",
         "73.35 ± 0.12 with diffusion, 73.41 ± 0.31 with an MLP as well.",
         None,
-        "OGB's 128 features are not at hand. The arXiv graph here has a language model's guesses as features, which "
-        "are close to the labels: its accuracies do not reproduce the paper’s.",
+        "OGB’s 128 features are not at hand. The arXiv graph here has a language model’s guesses as features. They are "
+        "close to the labels, so its accuracies do not reproduce the paper’s.",
     ),
     Claim(
         "Everything on ogbn-products, Flickr and Reddit",

@@ -2,8 +2,8 @@
 
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
-from benchmarks.report.claims.judging import all_of
-from benchmarks.report.claims.verdicts import Case, Claim
+from benchmarks.report.claims.judging import READINGS, all_of, for_each
+from benchmarks.report.claims.verdicts import Case, Claim, Judge
 from benchmarks.report.results import LETHE, Results, called
 
 
@@ -18,20 +18,26 @@ def never_unchanged(results: Results) -> list[Case]:
             key = ("identity", dataset, LETHE, share)
             unchanged, draws = (sum(results.values(*key, each)) for each in ("unchanged", "draws"))
             words = f"{called(dataset)}, {float(share):.0%}: {unchanged:,.0f} of {draws:,.0f} deletions "
-            cases.append(Case((0.5 - unchanged) / draws, f"{words}left every weight as it was.", called(dataset)))
+            words += "left every weight as it was."
+            cases.append(Case((0.5 - unchanged) / draws, words, f"deletions, {called(dataset)}"))
     return cases
 
 
-def untold(results: Results) -> list[Case]:
+def untold(method: str) -> Judge:
     """Judge whether chance lies in U-LiRA's interval for unlearned against never-there nodes."""
-    cases = []
-    for dataset in results.datasets("lira"):
-        for case in (each for each in results.cases("lira", dataset) if each.endswith(NEVER_THERE_QUESTION)):
-            key = ("lira", dataset, LETHE, case)
-            for area, low in zip(results.values(*key, "auc"), results.values(*key, "auc_low"), strict=True):
-                words = f"{called(dataset)}, U-LiRA, {case}: area {100 * area:.1f} %, from {100 * low:.1f} on."
-                cases.append(Case(CHANCE["auc"] - low, words, called(dataset)))
-    return cases
+
+    def judge(results: Results) -> list[Case]:
+        cases = []
+        for dataset in results.datasets("lira"):
+            for case in (each for each in results.cases("lira", dataset) if each.endswith(NEVER_THERE_QUESTION)):
+                key = ("lira", dataset, method, case)
+                for area, low in zip(results.values(*key, "auc"), results.values(*key, "auc_low"), strict=True):
+                    words = f"{called(dataset)}, U-LiRA, {case}, {method}: area {100 * area:.1f} %, interval from "
+                    words += f"{100 * low:.1f} %."
+                    cases.append(Case(CHANCE["auc"] - low, words, called(dataset)))
+        return cases
+
+    return judge
 
 
 CLAIMS = (
@@ -60,34 +66,100 @@ CLAIMS = (
         "Proposition 1",
         "alpha = X_remain (X_remain^T X_remain)^+ w gives the orthogonal projection of w on the remaining features.",
         lambda results: [],
-        "It holds for either reading of “remaining”: training nodes alone, as the paper defines V_remain (the test), "
-        "and all live nodes, which Lethe takes. One line of the proof misprints Woodbury’s identity, and its end is "
-        "right.",
+        "One line of the proof misprints Woodbury’s identity; its end is right.",
         shown="benchmarks/baselines/test_printed.py::test_option_1_projects_on_the_remaining_training_nodes",
+        remaining="It holds for both readings. The test takes training nodes; Lethe takes all live nodes.",
     ),
     Claim(
         "The projected weights are a combination of the remaining features",
         "Section 3.2 and Appendix on differential privacy",
         "The support of the unlearned weights does not include the deleted nodes’ features, by the algorithm’s design.",
         lambda results: [],
-        "The test reads the rows that are left on disk and explains the weights by them after every batch. With the "
-        "paper’s “remaining” the support is the training nodes, with Lethe’s all live nodes.",
+        "After every batch the test expresses the weights by the rows that are left on disk. It needs no noise.",
         shown="projector/forgetting/test_forgetting.py::"
         "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch",
+        remaining="It holds for both readings: the support is the training nodes, or all live nodes as in the test.",
     ),
     Claim(
         "The unlearned weights contain no information about the deleted features",
         "Abstract and contributions",
         "The unlearned model parameters do not contain any information about the unlearned node features, which is "
         "guaranteed by algorithmic construction.",
-        all_of(never_unchanged, untold),
-        "The construction guarantees the previous claim: the weights combine the remaining features. How they combine "
-        "them still depends on the deleted nodes. Where the remaining rows span every direction, the projection leaves "
-        "the weights as the deleted nodes helped to train them. How often this happens depends on the reading of "
-        "“remaining” (see “What we found ourselves”); the smallest example holds for both, since all its nodes are "
-        "training nodes. The cases are random deletions of live nodes, and whether an attacker (U-LiRA) separates "
-        "models that unlearned a node from models that never had it.",
+        all_of(never_unchanged, for_each({f"U-LiRA, {each}": method for each, method in READINGS.items()}, untold)),
+        "The construction guarantees only the previous claim: the weights combine the remaining features. How they "
+        "combine them still depends on the deleted nodes. Where the remaining rows span every direction, the "
+        "projection changes no weight. A random deletion counts for the claim if some weight changed, which does not "
+        "show that the information is gone. U-LiRA is an attacker who separates models that unlearned a node from "
+        "models that never had it. All nodes of the smallest example are training nodes, so it contradicts the claim "
+        "in both readings of “remaining”.",
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
         general=True,
+        remaining="Random deletions: all live nodes; for training nodes see “What we found ourselves”. U-LiRA: both.",
+    ),
+    Claim(
+        "The projection bypasses node dependency",
+        "Abstract and Section 3.2 (why node dependency is bypassed)",
+        "The projection is applied to the input node features, and node dependencies are only in the weights mu_j of "
+        "the finite sum.",
+        lambda results: [],
+        "The computation reads features and weights, and no edge. The edges’ traces are another matter: the weights "
+        "were learned with the deleted nodes’ edges, and the coefficients still depend on them.",
+        shown="benchmarks/baselines/test_printed.py::test_no_projection_reads_an_edge",
+    ),
+    Claim(
+        "With nothing deleted, the weights stay",
+        "Section 3.3",
+        "With |V_delete| = 0 we have P_d = delta = G = 0 and w_p = w = w_u.",
+        # Algebra for each reading, which the test checks.
+        lambda results: [
+            Case(1.0, "All nodes remain: the projection is the identity on the weights.", "all live nodes remain"),
+            Case(-1.0, "Training nodes remain: the projection removes what only others have.", "training nodes remain"),
+        ],
+        "If all nodes remain, as Assumption 2 prints it, the span is the one that the weights lie in. If training "
+        "nodes alone remain, as Section 3.1 prints it, the projection removes directions of validation and test nodes "
+        "though nobody left.",
+        "baselines/test_printed.py::test_with_nothing_deleted_the_weights_stay_only_if_all_nodes_remain",
+        remaining="Both readings; the groups name them.",
+    ),
+    Claim(
+        "Option 1 takes O(r d^2) and O(d^3)",
+        "Section 3.2",
+        "The significant computation is X_remain^T X_remain in O(r d^2) and its inverse in O(d^3).",
+        lambda results: [],
+        "The test counts the operations on dense rows, and the pseudo-inverse is of a d by d matrix. Rows with few "
+        "entries take less.",
+        shown="benchmarks/baselines/test_printed.py::test_option_1_takes_r_d2_for_its_rows_and_inverts_a_d_by_d_matrix",
+    ),
+    Claim(
+        "The projection applies to the output of an MLP",
+        "Section 3.4",
+        "With an MLP trained on public nodes, only the linear GNN needs to be unlearned, by applying Projector onto "
+        "the MLP’s output.",
+        lambda results: [],
+        "The weights lie in the span of the MLP’s outputs, as they do in that of plain features. It needs public nodes "
+        "that are never deleted; the MLP itself forgets nobody.",
+        shown="projector/training/test_mlp.py::test_a_model_on_an_mlp_lies_in_the_span_of_its_outputs",
+    ),
+    Claim(
+        "Closeness to retraining does not show that data is deleted",
+        "Appendix on closeness and Appendix on differential privacy",
+        "One cannot infer whether the data have been deleted solely from the closeness of the unlearned to the "
+        "retrained model; so differential privacy does not suffice for perfect removal.",
+        lambda results: [],
+        "Weights as close to retraining as you like can still hold a channel that only the deleted nodes had. The "
+        "paper’s own argument for it, Theorem 2, is wrong (see there).",
+        shown="benchmarks/baselines/test_printed.py::test_weights_close_to_retraining_can_hold_the_channel",
+    ),
+    Claim(
+        "The output is retraining under some importance sampling",
+        "Section 3.2, and Table 4, observation 3",
+        "The output of Projector could be interpreted as re-training on the remaining graph under some unknown "
+        "importance sampling distribution.",
+        lambda results: [],
+        "No such distribution exists where the projected weights point away from every remaining label. In the "
+        "smallest example the remaining nodes are of one class, and the projected weights predict the other.",
+        "test_robustness.py::test_no_weighting_of_the_remaining_nodes_leads_to_the_projected_weights",
+        general=True,
+        remaining="All nodes of the example are training nodes, so both readings agree.",
     ),
 )

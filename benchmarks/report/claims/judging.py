@@ -1,6 +1,6 @@
 """How figures become cases: comparisons of methods, with intervals over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from statistics import fmean, stdev
@@ -8,13 +8,19 @@ from statistics import fmean, stdev
 from scipy.special import stdtrit
 
 from benchmarks.report.claims.verdicts import Case, Judge
-from benchmarks.report.results import Results, apart, by, called, shared
+from benchmarks.report.results import LETHE, Results, apart, by, called, shared
 
 #: A channel counts as gone below this share of its earlier weight; rounding leaves about 1e-15.
 GONE = 1e-6
 #: A loss of accuracy that a reader would notice, as a share.
 POINT = 0.01
 APPROXIMATE = ("influence+", "fisher+")
+PRINTED = "projector, option 1 as printed"
+#: The two readings of “remaining”, and the method that takes each.
+READINGS = {"all live nodes remain": LETHE, "training nodes remain": PRINTED}
+#: What a claim says of them.
+LIVE = "All live nodes, as Lethe takes it. The other reading was not measured."
+BOTH = "Both readings were measured; the groups name them."
 #: On these graphs a seed draws the split, so accuracies of different seeds have different test nodes.
 DRAWN_SPLITS = ("amazon_photo", "coauthor_cs")
 #: The subject of a figure, where several stand side by side.
@@ -95,8 +101,13 @@ def of_graph(dataset: str, judge: Judge) -> Judge:
 
 
 def grouped(name: str, judge: Judge) -> Judge:
-    """Count a judge's cases under `name`, for claims with several parts."""
-    return lambda results: [replace(case, group=name) for case in judge(results)]
+    """Count a judge's cases under `name`, for claims with several parts; "{}" in it is the group until then."""
+    return lambda results: [replace(case, group=name.format(case.group)) for case in judge(results)]
+
+
+def for_each(methods: Mapping[str, str], made: Callable[[str], Judge]) -> Judge:
+    """Judge each of `methods`, by name of its group."""
+    return all_of(*(grouped(name, made(method)) for name, method in methods.items()))
 
 
 def on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
@@ -117,8 +128,8 @@ def on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> J
                     ahead = sum(lead > 0 for lead in leads.values())
                     worst = min(leads, key=lambda dataset: leads[dataset])
                     means, seeds = graphs[worst]
-                    words = f"{pair[0]} on {ahead} of {len(graphs)} graphs ahead of {pair[1]}{_where(case)}; least on "
-                    words += f"{called(worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
+                    words = f"“{pair[0]}” is ahead of “{pair[1]}” on {ahead} of {len(graphs)} graphs{_where(case)}. "
+                    words += f"Its worst graph is {called(worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
                     there.append(Case(ahead / len(graphs) - 0.5, words, f"against {pair[1]}"))
         return there
 

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-from benchmarks.paper.forgetting.identity import AS_PRINTED
 from benchmarks.paper.theory.expressiveness import LOOPS
+from benchmarks.report.claims.judging import READINGS
 from benchmarks.report.claims.theory_judging import bound_against, exactly_none
 from benchmarks.report.claims.verdicts import Case, Claim, Source
-from benchmarks.report.results import LETHE, REPAIRED, Results, by, called, number
+from benchmarks.report.results import REPAIRED, Results, by, called, number
 
 #: Relative distance to retraining at which the weights count as the same.
 _SAME = 1e-6
-READINGS = {"all live nodes remain": LETHE, "training nodes remain": AS_PRINTED}
 
 
 def mostly_unchanged(results: Results) -> list[Case]:
@@ -53,11 +52,11 @@ CLAIMS = (
         "The deletion of one node loses no direction of the features, so the projection leaves the weights as they "
         "are.",
         mostly_unchanged,
-        "It depends on what “remaining” means. The paper defines V_remain as the training nodes without the deleted, "
-        "and its precondition needs the span of all nodes. Lethe projects on the span of all live nodes, since the "
-        "weights also combine features of nodes that are not trained on; with training nodes alone the projection "
-        "removes what nobody asked to delete.",
+        "Lethe projects on the span of all live nodes, since the weights also combine features of nodes that are not "
+        "trained on. If training nodes alone remain, the figures count deletions that lose a direction of these nodes’ "
+        "span. Option 1 changes the weights in any case there: it also removes what only test nodes support.",
         source=Source.OURS,
+        remaining="Both readings: of all nodes, or of training nodes alone; the groups name them.",
     ),
     Claim(
         "Lethe’s repair ends at the weights of retraining",
@@ -82,8 +81,8 @@ CLAIMS = (
         "Proposition 3",
         "The conditions of Proposition 3 fail, and some functions of the nodes are out of reach for all weights.",
         out_of_reach,
-        "No weights separate nodes with the same neighbours and features. Graphs where this proves nothing, and that "
-        "are too large to decompose, are left out.",
+        "No weights separate nodes with the same neighbours and features. Graphs are left out if this proves nothing "
+        "and they are too large to decompose.",
         "test_theory.py::test_what_a_linear_gnn_reaches_is_the_rank_of_all_powers",
         source=Source.OURS,
     ),

@@ -36,20 +36,21 @@ def delta_beside_the_mean(results: Results) -> list[Case]:
     return cases
 
 
-def delta_as_printed(results: Results) -> list[Case]:
-    """Judge whether some scaling gives both of Table 3's figures."""
-    cases = []
-    for dataset, printed in PRINTED.items():
-        far, told = [], []
-        for scaling in SCALINGS:
+def delta_as_printed(dataset: str, scalings: Sequence[str]) -> Callable[[Results], list[Case]]:
+    """Judge whether one of `scalings` gives both of Table 3's figures."""
+
+    def judge(results: Results) -> list[Case]:
+        far, shown = [], []
+        printed = PRINTED[dataset]
+        for scaling in scalings:
             found = [results.mean("delta", dataset, scaling, "all", each) for each in ("delta", "mean_row")]
             if None not in found:
                 far.append(max(abs((ours or 0.0) / its - 1) for ours, its in zip(found, printed, strict=True)))
-                told.append(f"{number(found[0])} and {number(found[1])} ({scaling})")
-        if far:
-            words = f"{called(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(told)}."
-            cases.append(Case(_AS_PRINTED - min(far), words, called(dataset)))
-    return cases
+                shown.append(f"{number(found[0])} and {number(found[1])} ({scaling})")
+        words = f"{called(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(shown)}."
+        return [Case(_AS_PRINTED - min(far), words, called(dataset))] if far else []
+
+    return judge
 
 
 def delta_of_cora(results: Results) -> list[Case]:

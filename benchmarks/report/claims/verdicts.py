@@ -99,6 +99,8 @@ class Claim:
     shown: str = ""
     #: How our setting differs from the one that the paper makes the statement for.
     setting: str = ""
+    #: What “remaining” means in the measurement, if the claim depends on it.
+    remaining: str = ""
     source: Source = Source.PAPER
 
 
@@ -165,7 +167,7 @@ def _counted(cases: Sequence[Case]) -> str:
     if holds and len(groups) > 1:
         outcomes = {each: [case.outcome for case in cases if case.group == each] for each in groups}
         shares = [f"{each} {found.count(Outcome.HOLDS)} of {len(found)}" for each, found in outcomes.items()]
-        words += f" By group: {', '.join(shares)}."
+        words += f" By group: {'; '.join(shares)}."
     return words
 
 

@@ -173,7 +173,7 @@ def test_a_claim_whose_data_cannot_be_reached_is_not_testable() -> None:
 def test_a_claim_that_holds_in_part_names_where() -> None:
     words = found(claim(case(3), case(-2), case(1, "Pubmed"), case(0, "Pubmed")), Results([])).words
     assert words == (
-        "It holds in 2 of 4 cases; 1 contradicts it and 1 is undecided. By group: Cora 1 of 2, Pubmed 1 of 2. "
+        "It holds in 2 of 4 cases; 1 contradicts it and 1 is undecided. By group: Cora 1 of 2; Pubmed 1 of 2. "
         "Farthest from it: Cora: -2. Clearest: Cora: 3."
     )
 

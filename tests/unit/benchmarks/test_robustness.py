@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from benchmarks.baselines.catalogue import build
 from benchmarks.baselines.lethe import Lethe
@@ -67,6 +68,19 @@ def test_the_projection_can_be_worse_than_retraining(diffusion: str) -> None:
         for name in ("lethe, projection", "retraining")
     }
     assert right == {"lethe, projection": 0, "retraining": 1}
+
+
+def test_no_weighting_of_the_remaining_nodes_leads_to_the_projected_weights() -> None:
+    """The smallest example: three identical nodes, of which the two of class 1 are deleted."""
+    graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((3, 1)), [0, 1, 1])
+    graph = replace(
+        graph, train_mask=np.ones(3, dtype=np.bool_), val_mask=np.zeros(3, bool), test_mask=np.zeros(3, bool)
+    )
+    w = float(Lethe(OVR, repair=False).fit(graph).unlearn(np.array([1, 2])).weights[0, 0, 1])
+    assert w > 0.1
+    # Node 0 is not of class 1: with any importance c >= 0 the slope lambda w + c sigma(w) is positive at w, and not 0.
+    for importance in (0.0, 1e-6, 1.0, 1e6):
+        assert OVR.regularization * w + importance * expit(w) > 0
 
 
 def test_a_network_can_be_better_than_every_linear_model() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.baselines.lethe import Lethe
-from benchmarks.baselines.printed import Printed, PrintedProjector
+from benchmarks.baselines.printed import Printed, PrintedProjector, option_1
+from benchmarks.baselines.retraining import Retraining
 from projector.graph.graph import Features, Graph
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, small_graph
@@ -54,6 +56,44 @@ def test_option_1_takes_away_what_test_nodes_support_and_lethe_does_not() -> Non
         lethe.unlearn(nodes).weights, projected(graph.features[alive], printed.weights), atol=1e-9
     )
     assert np.abs(printed.unlearn(nodes).weights - lethe.unlearn(nodes).weights).max() > 1e-2
+
+
+@pytest.mark.parametrize("form", list(Printed))
+def test_no_projection_reads_an_edge(form: Printed) -> None:
+    graph, nodes = with_lost_direction()
+    fitted = PrintedProjector(OVR, form).fit(graph)
+    assert graph.adjacency.nnz
+    elsewhere = replace(fitted, graph=fitted.graph.without_any_edges())
+    np.testing.assert_array_equal(elsewhere.unlearn(nodes).weights, fitted.unlearn(nodes).weights)
+
+
+def test_with_nothing_deleted_the_weights_stay_only_if_all_nodes_remain() -> None:
+    graph, nobody = small_graph(features=40), np.empty(0, dtype=np.int64)
+    for form, stays in ((Printed.LIVE, True), (Printed.OPTION_1, False)):
+        before = PrintedProjector(OVR, form).fit(graph)
+        np.testing.assert_allclose(before.weights, Retraining(OVR).fit(graph).weights, atol=1e-6)
+        moved = np.linalg.norm(before.unlearn(nobody).weights - before.weights)
+        assert (moved < 1e-9) if stays else (moved > 1e-2)
+
+
+@pytest.mark.parametrize(("r", "d"), [(100, 20), (500, 20), (100, 40)])
+def test_option_1_takes_r_d2_for_its_rows_and_inverts_a_d_by_d_matrix(r: int, d: int) -> None:
+    with FlopCounterMode(display=False) as counted:
+        _, inverse = option_1(np.random.default_rng(0).normal(size=(r, d)), np.ones(r, dtype=np.bool_), single=False)
+    # A multiplication and an addition each. The decomposition behind the pseudo-inverse is not counted.
+    assert counted.get_total_flops() == 2 * r * d**2
+    assert inverse.shape == (d, d)
+
+
+def test_weights_close_to_retraining_can_hold_the_channel() -> None:
+    graph, nodes = with_lost_direction()
+    before, anew = PrintedProjector(OVR, Printed.LIVE).fit(graph).weights, Retraining(OVR).fit(graph).unlearn(nodes)
+    assert anew.weights is not None
+    assert np.abs(anew.weights[:, 0]).max() < 1e-9
+    for share in (1e-2, 1e-4):
+        near = anew.weights + share * (before - anew.weights)
+        assert np.linalg.norm(near - anew.weights) <= share * np.linalg.norm(before - anew.weights) * (1 + 1e-9)
+        assert np.abs(near[:, 0]).max() > 1e-2 * share
 
 
 def test_option_2_is_the_printed_formula_and_no_projection() -> None:
