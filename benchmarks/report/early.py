@@ -13,11 +13,10 @@ def sections(results: Results) -> list[Section]:
             "Trained as in the paper",
             "Descent with momentum 0.9 at lambda 1e-6 and the learning rate (0.1 or 1) that classifies validation "
             "nodes better, stopped once their accuracy has not risen for 10 iterations. All methods start from these "
-            "weights, and retraining descends and stops in the same way. It was measured for one seed, without "
-            "noise, and for the methods in the table alone; the paper has a larger lambda for Influence+ and "
-            "Fisher+. Distances are relative to the weights before the deletion. In the injection test the deleted "
-            "nodes have a feature and a class of their own. A Newton step goes towards the optimum, which is far "
-            "from where retraining stops.",
+            "weights, and retraining descends and stops in the same way. All methods are without noise; for "
+            "Influence+ and Fisher+ the paper has a larger lambda. Distances are relative to the weights before the "
+            "deletion. In the injection test the deleted nodes have a feature and a class of their own. A Newton "
+            "step goes towards the optimum, which is far from where retraining stops.",
             [(called(each), _table(results, each)) for each in results.datasets(_EXPERIMENT)],
         )
     ]

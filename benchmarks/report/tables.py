@@ -59,7 +59,7 @@ def repair(results: Results) -> Table:
                 told = map(number, (*times, repair_to_retraining(results, dataset, case)))
                 rows.append([called(dataset), f"{float(case):.0%}", *map(spread, cells), *told])
     head = ("dataset", "deleted", "projection", "with repair", "projection, s", "with repair, s", "retraining, s")
-    return Table((*head, "repair alone to retraining, of ratios"), rows)
+    return Table((*head, "repair alone, as a multiple of retraining"), rows)
 
 
 def injection(results: Results, dataset: str) -> Table:

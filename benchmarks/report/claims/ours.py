@@ -54,7 +54,7 @@ CLAIMS = (
         mostly_unchanged,
         "Lethe projects on the span of all live nodes, since the weights also combine features of nodes that are not "
         "trained on. If training nodes alone remain, the figures count deletions that lose a direction of these nodes’ "
-        "span. Option 1 changes the weights in any case there: it also removes what only test nodes support.",
+        "span. Option 1 can still change the weights: it also removes what only test nodes support.",
         source=Source.OURS,
         remaining="Both readings: of all nodes, or of training nodes alone; the groups name them.",
     ),

@@ -34,11 +34,12 @@ CLAIMS = (
         "Table 3 and Assumption 3",
         "delta is relatively small compared to the norm of the average node features (0.2984 against 0.6923 on Cora).",
         delta_beside_the_mean,
-        "A case holds if delta is smaller at all: on Cora’s 0/1 rows that is 1 against 1.02, since a word of a single "
-        "document is not a combination of others. delta is exactly 0 where every row lies in the span of the others.",
+        "A case holds if delta is smaller at all: on Cora’s binary rows that is 1 against 1.02, since a word of a "
+        "single document is not a combination of others. delta is exactly 0 where every row lies in the span of the "
+        "others.",
         "test_smallest_examples.py::test_delta_of_a_word_of_one_document_is_not_as_printed_in_any_scaling",
-        remaining="All other nodes, as in the paper’s formula for Table 3. Assumption 3 takes a set of remaining nodes; "
-        "if these are training nodes alone, delta is at least as large.",
+        remaining="All other nodes, as in the paper’s formula for Table 3. In Assumption 3, "
+        "if training nodes alone remain, delta is at least as large.",
     ),
     Claim(
         "Cora’s delta and mean row have the printed size",

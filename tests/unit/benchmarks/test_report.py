@@ -285,7 +285,10 @@ def test_the_first_page_and_a_section_give_the_figures_of_the_papers_own_trainin
     norms = {"channel_norm_before": 3.2, "channel_norm_after": 8102.0}
     cases = {"closeness, 0.01": figures, "injection, 0.05": figures | norms}
     text = page(Results([unit("early-stopping", method, cases) for method in STARTED]))
-    assert "Cora: distance to retraining with 1 % deleted: projection 0.27, Influence+ 0.27, Fisher+ 0.27" in text
+    assert (
+        "Cora, one seed: distance to retraining with 1 % deleted: projection 0.27, Influence+ 0.27, Fisher+ 0.27"
+        in text
+    )
     assert "channel with Influence+ 3.2 before, 8,102 after" in text
     assert "<td>closeness, 1.0%</td><td>0.27</td><td>–</td><td>–</td><td>88.0</td><td>87.0</td>" in text
 

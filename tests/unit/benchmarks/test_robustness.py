@@ -72,10 +72,8 @@ def test_the_projection_can_be_worse_than_retraining(diffusion: str) -> None:
 
 def test_no_weighting_of_the_remaining_nodes_leads_to_the_projected_weights() -> None:
     """The smallest example: three identical nodes, of which the two of class 1 are deleted."""
-    graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((3, 1)), [0, 1, 1])
-    graph = replace(
-        graph, train_mask=np.ones(3, dtype=np.bool_), val_mask=np.zeros(3, bool), test_mask=np.zeros(3, bool)
-    )
+    graph = without_split(from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((3, 1)), [0, 1, 1]))
+    graph = replace(graph, train_mask=np.ones(3, dtype=np.bool_))
     w = float(Lethe(OVR, repair=False).fit(graph).unlearn(np.array([1, 2])).weights[0, 0, 1])
     assert w > 0.1
     # Node 0 is not of class 1: with any importance c >= 0 the slope lambda w + c sigma(w) is positive at w, and not 0.
