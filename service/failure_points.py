@@ -40,6 +40,7 @@ class FailurePoint(StrEnum):
     GROWING = "9 growing"  # what was deleted is gone; what joined is only in the version's folder
     ERASED = "9 erased"
     MEASURED = "10 measured"
+    SECURED = "10 secured"  # the entry of the erasure ledger, if any
     COMPLETING = "10 completing"
     COMPLETED = "10 completed"  # the version is finished; for batches: status, events, ciphertexts dropped
     KEYS_DESTROYED = "10 keys destroyed"

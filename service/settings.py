@@ -23,6 +23,7 @@ from pydantic_settings import SettingsConfigDict
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.db import postgres_urls
 from service.errors import ConfigurationError
+from service.ledger.places import require_readable
 from service.oidc_settings import OidcSettings
 from service.queue import redis_urls
 from service.setting_types import promise_text, readable, scheme
@@ -115,6 +116,11 @@ class Settings(OidcSettings):
     share: Path | None = Field(
         None,
         description="Folder of the files that answering processes predict from; unset: in memory, else in LETHE_HOME.",
+    )
+    ledger: Annotated[str | None, _readable(require_readable)] = Field(
+        None,
+        description="Erasure ledger outside of home and database: a path, file:///path or s3://bucket/prefix. After a "
+        "restore of everything, `./lethe recover --ledger` deletes again what it records. Unset: none.",
     )
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
     repair: Literal["always", "never"] = Field(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -16,8 +17,9 @@ from service.cli.database import opened
 from service.cli.serve import setting_option
 from service.cli.server import Home
 from service.domain.formats import plural
+from service.domain.kinds import DELETIONS, RequestKind
 from service.domain.states import RepairPolicy
-from service.errors import AlreadyRunning, LeaseLost
+from service.errors import AlreadyRunning, ConfigurationError, LeaseLost
 from service.home_id import require_local_disks
 from service.settings import Settings, load_settings
 
@@ -64,14 +66,22 @@ def command(
             "that runs in the other home must be stopped for good.",
         ),
     ] = False,
+    ledger: Annotated[
+        bool,
+        typer.Option(
+            "--ledger",
+            help="Also delete again what only the erasure ledger (LETHE_LEDGER) records, after home and database were "
+            "both restored from an older backup.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Recover after a backup of only the store, or only the database, was restored.
+    """Recover after a restored backup of the store, the database or, with the erasure ledger, both.
 
-    Everything that store or database records as deleted is deleted again. The output lists what neither of them
+    Everything that store, database or ledger records as deleted is deleted again. The output lists what none of them
     records. Lethe must be stopped. Safe to run again.
 
-    Example: [bold]./lethe recover[/bold]
+    Examples: [bold]./lethe recover[/bold], [bold]LETHE_LEDGER=/mnt/ledger ./lethe recover --ledger[/bold]
     """
     from model_store.replacement import finish_move
     from model_store.store import Store
@@ -88,17 +98,22 @@ def command(
         certify_publications=certify_publications,
         device=device,
     )
+    if ledger and settings.ledger is None:
+        raise ConfigurationError("There is no erasure ledger to recover from.", "Set LETHE_LEDGER, as for `serve`.")
     configure_logging(settings.log_format, settings.log_level, process="recover")
     require_local_disks(settings.home, settings.share)
     with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached, in_use(settings.home):
         finish_move(reached.model_dir)
         take_over = take_over or owns_database(reached)
         accepted = frozenset(accept_lost or ())
-        recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), accepted, take_over=take_over))
+        store = Store.open(reached.model_dir)
+        recovered = asyncio.run(_recover(reached, store, accepted, take_over=take_over, with_ledger=ledger))
     _report(recovered, as_json)
 
 
-async def _recover(settings: Settings, store: "Store", accepted: frozenset[str], *, take_over: bool) -> "Recovered":
+async def _recover(
+    settings: Settings, store: "Store", accepted: frozenset[str], *, take_over: bool, with_ledger: bool
+) -> "Recovered":
     from service.access.request_keys import RequestKeys
     from service.db import migrate, roles
     from service.db.roles import UNLEARNER_ROLE
@@ -155,7 +170,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
                                 work=work,
                             )
                             return await Recoverer(context, store, keeper).recover(
-                                lost, accept_lost_tombstones=TOMBSTONES in accepted
+                                lost, accept_lost_tombstones=TOMBSTONES in accepted, with_ledger=with_ledger
                             )
                 finally:
                     await give_back(engine, lease)
@@ -189,8 +204,15 @@ async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_o
     """
     from service.db import lease as leases
     from service.home_id import id_of
+    from service.ledger.erasure_ledger import ErasureLedger
     from service.predictions.writer import Publisher
 
+    ledger = ErasureLedger.of(settings.ledger, settings.home / "keys", store.manifest.name)
+    head = None if ledger is None else await asyncio.to_thread(ledger.open)
+    above = max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing())
+    if head is not None:
+        # Whatever is written from now on is later than all that the ledger records.
+        above = max(above, head.record.fencing)
     deadline = time.monotonic() + 2 * settings.lease_ttl_s
     while True:
         lease = await leases.acquire(
@@ -198,7 +220,7 @@ async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_o
             store.manifest.name,
             f"recover-{uuid4().hex}",
             settings.lease_ttl_s,
-            above=max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing()),
+            above=above,
             home=id_of(settings.home),
             take_over=take_over,
         )
@@ -220,7 +242,7 @@ def _report(recovered: "Recovered", as_json: bool) -> None:
         _document(recovered), as_json, _agreement(recovered) if recovery is None else _table(recovered, recovery)
     )
     if recovery is not None:
-        for line in _advice(recovery, recovered.kept, recovered.failed):
+        for line in (*_advice(recovery, recovered.kept, recovered.failed), *_of_the_ledger(recovered)):
             note(line)
     elif recovered.failed:
         note(_SEND_AGAIN)
@@ -236,6 +258,9 @@ def _document(recovered: "Recovered") -> dict[str, object]:
     }
     if recovery is None:
         return told
+    if recovery.ledger is not None:
+        told["ledger"] = asdict(recovery.ledger)
+        told["lost_requests"] = {str(one): kind for one, kind in recovered.lost_requests.items()}
     return told | {
         "database_before": recovery.database_before,
         "store_before": recovery.store_before,
@@ -269,7 +294,34 @@ def _table(recovered: "Recovered", recovery: "Recovery") -> Table:
         ("requests completed", str(recovered.completed)),
         ("requests failed (keys lost)", str(recovered.failed)),
     ]
+    if recovery.ledger is not None:
+        found = recovery.ledger
+        rows += [
+            ("ledger: entries unknown to this database", str(found.entries)),
+            ("ledger: tombstones in them", str(found.tombstones)),
+            ("ledger: of these, joined again since", str(found.rejoined)),
+            ("ledger: requests unknown to this database", str(found.requests)),
+        ]
     return table("Recovered", ("", ""), rows)
+
+
+def _of_the_ledger(recovered: "Recovered") -> list[str]:
+    found = None if recovered.recovery is None else recovered.recovery.ledger
+    if found is None:
+        return []
+    deletions = sum(RequestKind(kind) in DELETIONS for kind in recovered.lost_requests.values())
+    others = len(recovered.lost_requests) - deletions
+    advice = [
+        f"The log had {plural(found.log_size, 'leaf', 'leaves')} when the ledger's newest entry was written. Leaves "
+        "that this database lacks are only in copies of the log and in receipts."
+    ]
+    if others or found.rejoined:
+        advice.append(
+            f"{plural(others, 'addition or correction', 'additions and corrections')} completed since the backup "
+            "are not in the ledger, and those who joined again since count as deleted: send these requests again "
+            "(`--json` lists all lost requests)."
+        )
+    return advice
 
 
 def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:

@@ -94,6 +94,24 @@ class ModelImport:
 
 
 @dataclass(frozen=True)
+class LedgerReplay:
+    """What a recovery found in the erasure ledger and not in the database."""
+
+    #: Entries that the database did not know.
+    entries: int
+    #: Number and SHA-256 of the newest entry.
+    head: int
+    head_sha256: str
+    #: Tombstones in these entries that had to be in force again, and how many of what they name had joined again.
+    tombstones: int
+    rejoined: int
+    #: Requests in these entries, of any kind.
+    requests: int
+    #: Leaves of the log when the newest entry was written.
+    log_size: int
+
+
+@dataclass(frozen=True)
 class Recovery:
     """Repair of a mismatch between a store and a database of different moments."""
 
@@ -104,6 +122,8 @@ class Recovery:
     store_before: str
     #: Nodes deleted in the store but unknown to the database.
     unknown_nodes: int
+    #: What the erasure ledger gave it; None without one, and as read from the database: the log has it.
+    ledger: LedgerReplay | None = None
 
 
 def batch_record(version: Version, details: BatchDetails, end: Version | None) -> BatchRecord:

@@ -1,7 +1,7 @@
 """Leaves of the log: one event each in canonical JSON, with a record type for each kind of event."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -239,6 +239,7 @@ class ModelRecovered:
             "features": version.deleted_features,
             "edges": version.deleted_edges,
             "unknown_nodes": self.recovery.unknown_nodes,
+            **({} if self.recovery.ledger is None else {"ledger": asdict(self.recovery.ledger)}),
             **_of_the_model(version),
         }
 

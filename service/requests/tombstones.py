@@ -113,6 +113,10 @@ class TombstoneRepository:
         of_these = or_(TombstoneRow.request_id == any_of(ids), rejoined)
         return self._read(await self._conn.execute(select(*_COLUMNS).where(of_these)))
 
+    async def of_recoveries(self, ids: Collection[UUID]) -> list[Tombstone]:
+        """Return the tombstones that these recoveries added."""
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.recovery_id == any_of(ids))))
+
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
         return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id, row.is_void) for row in rows]
 

@@ -18,6 +18,7 @@ from service.access.keyring import Keyring
 from service.access.request_keys import RequestKeys
 from service.db.engine import Connection, Engine
 from service.domain.states import RepairPolicy
+from service.ledger.erasure_ledger import ErasureLedger
 from service.observability.metrics import UnlearningMetrics
 from service.predictions.version_rows import BatchRow, VersionRow
 from service.predictions.writer import Publisher
@@ -116,6 +117,8 @@ class Context:
     repair_budget_s: float
     #: Set to stop the unlearner after the current work.
     stop: asyncio.Event
+    #: The tombstones outside of home and database; None without.
+    erasures: ErasureLedger | None = None
     #: Counts the published versions; reloaded whenever a version is loaded.
     ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
     #: Progress of the executor's work.
@@ -157,6 +160,7 @@ class Context:
             model=model,
             repair_budget_s=repair_budget_s,
             stop=stop,
+            erasures=ErasureLedger.of(settings.ledger, settings.home / "keys", model),
             work=Work() if work is None else work,
         )
 

@@ -176,13 +176,20 @@ def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[Recorde
 
 
 async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring) -> list[Tombstone]:
-    """Return the tombstones in the store's record that the database lacks.
+    """Return the tombstones in the store's record that the database lacks. Raises as `missing_tombstones`."""
+    return await missing_tombstones(engine, kept.tombstones, keyring, or_void=True)
+
+
+async def missing_tombstones(
+    engine: Engine, kept: Collection[RecordedTombstone], keyring: Keyring, *, or_void: bool
+) -> list[Tombstone]:
+    """Return those of `kept` that the database lacks; with `or_void`, void ones in it count as present.
 
     Raises Unavailable. Raises KeyMissing if the key of a tombstone is missing, because its target cannot be identified
     then.
     """
     numbers = {fingerprint[:KEY_BYTES]: number for number, fingerprint in keyring.fingerprints().items()}
-    of_others = sum(one.key not in numbers for one in kept.tombstones)
+    of_others = sum(one.key not in numbers for one in kept)
     if of_others:
         raise KeyMissing(
             f"{of_others} of the model's tombstones were made with a key that is not in the key folder.",
@@ -191,8 +198,8 @@ async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring)
             "trained model may then contain what they name.",
         )
     async with transaction(engine) as connection:
-        known = await TombstoneRepository(connection).find(kept.hashes, with_void=True)
-    unknown = [one for one in kept.tombstones if one.hash not in known]
+        known = await TombstoneRepository(connection).find({one.hash for one in kept}, with_void=or_void)
+    unknown = [one for one in kept if one.hash not in known]
     return [Tombstone(_BY_CODE[one.code], one.hash, numbers[one.key], None) for one in unknown]
 
 

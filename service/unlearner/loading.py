@@ -28,6 +28,7 @@ from service.unlearner.deleted_parts import find_deleted_parts, reconcile
 from service.unlearner.importer import Importer
 from service.unlearner.lease_keeper import LeaseKeeper
 from service.unlearner.resident import Resident
+from service.unlearner.securing import agree
 from service.unlearner.staged import Candidate
 from service.unlearner.version_writer import VersionWriter
 from service.unlearner.workers import Task, Team, digest_of
@@ -67,6 +68,7 @@ class Loader:
         failure_points.reached(FailurePoint.POINTER_READ)
         await self._importer.clear_abandoned(self.store, keeper)
         await reconcile(context, self.store, keeper)
+        await agree(context)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
             await context.ledger.load(connection, context.model)

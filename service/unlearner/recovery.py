@@ -1,8 +1,8 @@
 """`lethe recover`: continue with a store and a database of different moments, as after a restored backup."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
@@ -36,11 +36,19 @@ from service.requests.tombstones import TombstoneRepository
 from service.unlearner.agreement import check_agreement, steps_of_cause
 from service.unlearner.causes import ImportRepository, RecoveryRepository
 from service.unlearner.context import Context
-from service.unlearner.deleted_parts import DeletedParts, find_deleted_parts, only_in_store, reconcile, unreadable
+from service.unlearner.deleted_parts import (
+    DeletedParts,
+    find_deleted_parts,
+    missing_tombstones,
+    only_in_store,
+    reconcile,
+    unreadable,
+)
 from service.unlearner.joining_batch import JoiningBatch
 from service.unlearner.lease_keeper import LeaseKeeper, pointer_to
 from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch, published_model
 from service.unlearner.resident import Resident
+from service.unlearner.securing import Replay, missing_from_database, require_replayed
 from service.unlearner.version_writer import VersionWriter
 
 
@@ -93,6 +101,8 @@ class Recovered:
     kept: int = 0
     #: Whether unreadable tombstones of the store were given up.
     gave_up_tombstones: bool = False
+    #: Requests that the erasure ledger records and the database lacks, with their kinds.
+    lost_requests: Mapping[UUID, str] = field(default_factory=dict)
 
 
 class RecoverySteps(CauseSteps):
@@ -130,12 +140,16 @@ class Recoverer:
         self._store = store
         self._keeper = keeper
         self._gave_up_tombstones = False
+        self._replay = Replay()
         self._log = structlog.get_logger(__name__)
 
-    async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
+    async def recover(
+        self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False, with_ledger: bool = False
+    ) -> Recovered:
         """Run the whole recovery; `lost` are the requests whose keys are lost for good.
 
-        `accept_lost_tombstones`: continue with the readable part of the store's own tombstones.
+        `accept_lost_tombstones`: continue with the readable part of the store's own tombstones. `with_ledger`: delete
+        again what only the erasure ledger records; otherwise it must not record anything else.
 
         Raises StoreDamaged, StateMismatch if the database belongs to another model, KeyMissing, RepairImpossible,
         NotPublishable and DeviceError; only an operator can fix these. Raises Unavailable and LeaseLost, after which it
@@ -146,15 +160,23 @@ class Recoverer:
         async with transaction(context.engine) as connection:
             await PointerRepository(connection).require_only(context.model)
         base = await context.run(partial(self._store.load_base, context.work))
+        current = self._store.current()
+        if with_ledger:
+            self._replay = await missing_from_database(context, current)
+        else:
+            await require_replayed(context)
         own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
+        replayed = self._replay.tombstones
+        also = await missing_tombstones(context.engine, replayed, context.keyring, or_void=False)
+        own = list({one.hash: one for one in (*own, *also)}.values())
         deleted_parts = await find_deleted_parts(
             context.engine, context.keyring, context.model, base.graph, own, context.work
         )
-        current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
         remaining = deleted_parts.within(state.live, state.featured, base.graph.train_mask)
         agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
-        if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
+        untouched = agreed and not remaining and not own and self._replay.summary is None
+        if untouched and not await self._lost_in_batch(lost) and await self._agree():
             failed = await self._fail(lost)
             return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)
         return await self._go_on(current, state, remaining, deleted_parts, own, lost)
@@ -176,6 +198,7 @@ class Recoverer:
             await context.ledger.load(connection, context.model)
         unknown = await self._unknown_nodes(state, remaining)
         known = [current.version, *(ref.version for ref in self._store.versions()), context.publisher.noted]
+        known.append(self._replay.number)
         number = 1 + max(known if committed is None else [*known, committed.version])
         resident, new = await context.run(lambda: self._without(remaining, state, current, number, deleted_parts.edges))
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
@@ -186,7 +209,11 @@ class Recoverer:
         await context.run(writer.withhold)
         database_before = None if committed is None else committed.folder
         recovery_of = partial(
-            Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown
+            Recovery,
+            database_before=database_before,
+            store_before=current.folder,
+            unknown_nodes=unknown,
+            ledger=self._replay.summary,
         )
         steps = RecoverySteps(context, recovery_of, own)
         version = await writer.write(new, steps, watch)
@@ -203,7 +230,14 @@ class Recoverer:
                 completed += one.requests if one.cause is Cause.BATCH else 0
         await writer.finish(version, steps, watch)
         kept = sum(one.kind.rules.removes is Part.NODES for one in own)
-        return Recovered(recovery_of(version), steps.failed, completed, kept, self._gave_up_tombstones)
+        return Recovered(
+            recovery_of(version),
+            steps.failed,
+            completed,
+            kept,
+            self._gave_up_tombstones,
+            self._replay.requests or {},
+        )
 
     async def _kept(self, accept_lost: bool) -> TombstoneRecord:
         """Return the store's own tombstones; raise StoreDamaged if unreadable ones may be missing from the database."""

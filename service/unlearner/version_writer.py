@@ -5,7 +5,8 @@
     7  swap       switch the state on the device, CURRENT, and the source of predictions
     8  apply      record the effects of its cause: the requests of a batch are `applied`
     9  erase      write the coefficients of the weights; erase deleted data and all other versions from the disk
-    10 complete   measure the span residual from disk; one fenced transaction finishes the row
+    10 complete   measure the span residual from disk; append to the erasure ledger, if any; one fenced transaction
+                  finishes the row
 
 `write` does the first. `commit` does the next two except for the predictions. `finish` does the rest. Each part of
 `finish` is idempotent: after a crash or an outage the row alone shows what is left, and all of that is done again.
@@ -48,6 +49,7 @@ from service.unlearner.new_version import (
     version_facts,
 )
 from service.unlearner.resident import Resident
+from service.unlearner.securing import secure
 
 
 class VersionWriter:
@@ -122,6 +124,10 @@ class VersionWriter:
         measure = partial(stored_span_residual, self._store, committed, context.work)
         residual = await watch.time("verify", measure, context.executor)
         failure_points.reached(FailurePoint.MEASURED, cause)
+        # Nobody is told that a request is completed before a restore of everything would repeat it.
+        self._keeper.check()
+        await secure(context, version)
+        failure_points.reached(FailurePoint.SECURED, cause)
         finished = replace(version, span_residual=residual)
         async with fenced_transaction(context.engine, self.lease) as connection:
             durations = dict(watch.durations_ms)

@@ -1,0 +1,132 @@
+"""Where a ledger is kept: a folder, or a bucket of an S3-compatible server. An entry, once created, is not replaced."""
+
+import os
+import re
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from service import private_files
+from service.errors import Unavailable
+
+_NAME = re.compile(r"([0-9]{12})\.entry", re.ASCII)
+#: What a failed write delays, for people who read the error.
+WRITE_REMEDY = (
+    "Restore access to it. Until then, what was deleted is gone, but its requests are not completed, and later ones "
+    "wait in the queue."
+)
+
+
+class Place(Protocol):
+    """Numbered entries, each written once. Every method blocks, and raises Unavailable."""
+
+    #: For messages; contains no secret.
+    name: str
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all entries, ascending."""
+
+    def read(self, number: int) -> bytes:
+        """Return an entry."""
+
+    def create(self, number: int, content: bytes) -> bool:
+        """Write an entry, durably; return False, and change nothing, if the number is taken."""
+
+    def remove(self, number: int) -> None:
+        """Remove an entry; a missing one is fine."""
+
+
+def open_place(url: str) -> Place:
+    """Return the place that LETHE_LEDGER names: a path, file:///path or s3://bucket/prefix.
+
+    Raises ConfigurationError if the package for buckets is not installed.
+    """
+    if url.startswith("s3://"):
+        from service.ledger.bucket import BucketPlace
+
+        return BucketPlace.at(url)
+    return FolderPlace(Path(unquote(urlsplit(url).path)) if url.startswith("file://") else Path(url))
+
+
+def require_readable(url: str) -> None:
+    """Raise ValueError unless `open_place` understands the text."""
+    if url.startswith("s3://"):
+        if not urlsplit(url).netloc:
+            raise ValueError("must name a bucket, as in s3://bucket/prefix")
+    elif not (url.startswith("/") or (url.startswith("file:///") and not urlsplit(url).query)):
+        raise ValueError("must be an absolute path, file:///path or s3://bucket/prefix")
+
+
+def name_of(number: int) -> str:
+    """Return the name of an entry's file or object."""
+    return f"{number:012}.entry"
+
+
+def number_of(name: str) -> int | None:
+    """Return the number of an entry; None for other files."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+class FolderPlace:
+    """A folder, usually on another machine's disk. Its file system must have hard links."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.name = str(folder)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all entries, ascending; none if the folder does not exist."""
+        try:
+            names = [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unavailable("read", error) from error
+        return sorted(number for number in map(number_of, names) if number is not None)
+
+    def read(self, number: int) -> bytes:
+        """Return an entry."""
+        try:
+            return (self._folder / name_of(number)).read_bytes()
+        except OSError as error:
+            raise self._unavailable("read", error) from error
+
+    def create(self, number: int, content: bytes) -> bool:
+        """Write an entry under another name, sync it, and link it to its own, which never replaces a file."""
+        path = self._folder / name_of(number)
+        temporary = self._folder / f".{path.name}.{secrets.token_hex(8)}"
+        try:
+            if number == 1:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    path.hardlink_to(temporary)
+                except FileExistsError:
+                    return False
+            finally:
+                with suppress(FileNotFoundError):
+                    temporary.unlink()
+            private_files.sync_folder(self._folder)
+        except OSError as error:
+            raise self._unavailable("written", error) from error
+        return True
+
+    def remove(self, number: int) -> None:
+        """Remove an entry; a missing one is fine."""
+        try:
+            (self._folder / name_of(number)).unlink(missing_ok=True)
+            private_files.sync_folder(self._folder)
+        except OSError as error:
+            raise self._unavailable("written", error) from error
+
+    def _unavailable(self, done: str, error: OSError) -> Unavailable:
+        reason = error.strerror or type(error).__name__
+        return Unavailable(f"The erasure ledger {self.name} cannot be {done}: {reason}.", WRITE_REMEDY)
