@@ -19,6 +19,7 @@ from service.cli import (
     doctor,
     grow,
     keys,
+    ledger_commands,
     models,
     predict,
     recover,
@@ -144,6 +145,12 @@ def build() -> typer.Typer:
         ),
         name="keys",
     )
+    of_the_ledger: dict[str, Callable[..., None]] = {
+        "show": ledger_commands.show,
+        "rotate": ledger_commands.rotate,
+        "trim": ledger_commands.trim,
+    }
+    lethe.add_typer(_group("Check and trim the erasure ledger, and change its key.", of_the_ledger), name="ledger")
     endpoints: dict[str, Callable[..., None]] = {
         "add": webhook_commands.add,
         "list": webhook_commands.list_,

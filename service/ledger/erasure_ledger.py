@@ -6,6 +6,7 @@ See docs/adr/0015-the-erasure-ledger.md. One unlearner appends, under its lease.
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class ErasureLedger:
         #: The newest entry, once read.
         self._head: Entry | None = None
         self._failing_since: float | None = None
-        #: Why the newest attempt to append failed; None after a success.
+        #: Why the newest attempt to open it or to append failed; None after a success.
         self.failure: str | None = None
 
     @classmethod
@@ -66,7 +67,7 @@ class ErasureLedger:
 
     @property
     def failing_s(self) -> float:
-        """Seconds since the first of the failed attempts to append; 0 if the newest succeeded."""
+        """Seconds since the first of the failed attempts; 0 if the newest succeeded."""
         return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
 
     def open(self) -> Entry | None:
@@ -75,6 +76,10 @@ class ErasureLedger:
         Raises StateMismatch if entries are missing, or the ledger belongs to another model; KeyMissing if it belongs to
         another home; and Unavailable.
         """
+        with self._counted():
+            return self._open()
+
+    def _open(self) -> Entry | None:
         self._keys = read_keys(self._folder)
         numbers = self._place.numbers()
         if numbers and not self._keys and (self._folder / _UNUSED_KEY).exists():
@@ -101,15 +106,8 @@ class ErasureLedger:
 
         Raises StateMismatch if another home writes to the ledger, and Unavailable.
         """
-        try:
-            entry = self._append(record, None)
-        except Unavailable as error:
-            self.failure = error.detail
-            if self._failing_since is None:
-                self._failing_since = time.monotonic()
-            raise
-        self.failure = self._failing_since = None
-        return entry
+        with self._counted():
+            return self._append(record, None)
 
     def entries(self) -> Iterator[Entry]:
         """Yield every entry, oldest first, after checking that each follows the one before. Raises as `open`."""
@@ -149,6 +147,18 @@ class ErasureLedger:
         for number in old:
             self._place.remove(number)
         return len(old)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Keep since when the ledger is unavailable, and why."""
+        try:
+            yield
+        except Unavailable as error:
+            self.failure = error.detail
+            if self._failing_since is None:
+                self._failing_since = time.monotonic()
+            raise
+        self.failure = self._failing_since = None
 
     def _append(self, record: Record, trimmed: Trimmed | None) -> Entry:
         keys = self._keys

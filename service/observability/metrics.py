@@ -194,6 +194,9 @@ class UnlearningMetrics:
             "Leaves of the transparency log covered by the newest checkpoint.",
             registry=registry,
         )
+        self.ledger_failing = gauge(
+            "lethe_ledger_failing_seconds", "Time that the erasure ledger has been unavailable; 0 if it works."
+        )
         self.workers = gauge("lethe_workers", "Processes that compute together.")
         self.workers_wanted = gauge("lethe_workers_wanted", "Processes configured to compute together.")
 

@@ -8,6 +8,8 @@ import torch
 
 from service.domain.lease_report import Check
 from service.errors import DatabaseDamaged, Unavailable
+from service.ledger.erasure_ledger import ErasureLedger
+from service.ledger.places import WRITE_REMEDY
 from service.processes.readiness import NotReady, Probes, Readiness
 from service.requests.delivery import ClaimWatch
 from service.unlearner.workers import Team
@@ -19,11 +21,17 @@ _LOOK_S = 2.0
 
 
 def unlearner_probes(
-    *, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team, restarts: int
+    *,
+    queue: ClaimWatch,
+    key_files: Callable[[], None],
+    device: torch.device,
+    team: Team,
+    restarts: int,
+    ledger: ErasureLedger | None = None,
 ) -> Probes:
     """Return the unlearner's checks. `key_files` raises LetheError if a file of its keys is missing.
 
-    `restarts` is the number of times that the supervisor restarted the unlearner.
+    `restarts` is the number of times that the supervisor restarted the unlearner. `ledger` is the erasure ledger.
     """
 
     async def queue_is_usable() -> str:
@@ -57,12 +65,20 @@ def unlearner_probes(
         # The check `unlearner` decides whether these are too many.
         return f"restarted {restarts} times by its supervisor" if restarts else "not restarted"
 
+    async def ledger_is_written() -> str:
+        assert ledger is not None
+        if ledger.failure is not None:
+            raise NotReady(f"{ledger.failure} This has lasted {ledger.failing_s:.0f} s.", WRITE_REMEDY)
+        return ledger.name
+
     probes = [
         ("queue", queue_is_usable),
         ("unlearner_keys", keys),
         ("device", device_computes),
         ("restarts", starts),
     ]
+    if ledger is not None:
+        probes.append(("ledger", ledger_is_written))
     return probes if team.wanted == 1 else [*probes, ("workers", workers)]
 
 

@@ -133,6 +133,8 @@ async def unlearning(
         team = Team(MeetingPlace.of(settings), settings.workers, device)
         metrics.workers.set_function(lambda: team.count)
         metrics.workers_wanted.set(team.wanted)
+        if (erasures := context.erasures) is not None:
+            metrics.ledger_failing.set_function(lambda: erasures.failing_s)
         unlearner = Unlearner(
             context,
             store,
@@ -155,7 +157,14 @@ async def unlearning(
             log_keys.check_files(settings.home / "keys")
 
         readiness = Readiness(
-            unlearner_probes(queue=queue, key_files=key_files, device=device, team=team, restarts=restarts),
+            unlearner_probes(
+                queue=queue,
+                key_files=key_files,
+                device=device,
+                team=team,
+                restarts=restarts,
+                ledger=context.erasures,
+            ),
             timeout_s=settings.readiness_timeout_s,
             state=lambda: unlearner.condition,
         )

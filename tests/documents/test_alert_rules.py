@@ -123,6 +123,7 @@ CASES = {
     "LetheRepairNotConverged": [
         Case({of("repairs_not_converged_total")[0]: "0x20 1x2400"}, {of("repairs_not_converged_total")[0]: always(4)})
     ],
+    "LetheLedgerUnavailable": [gauge("ledger_failing_seconds", 301, 300)],
     "LetheDrillFailed": [gauge("drill_last_passed", 0, 1)],
     "LetheDrillCohortsUsedUp": [
         Case({COMPLETED: always(1), COHORTS: always(0)}, {COMPLETED: always(1), COHORTS: always(1)}),
