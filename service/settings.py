@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -304,11 +303,6 @@ class Settings(OidcSettings):
     def model_dir(self) -> Path:
         """Return the folder of the served model."""
         return self.model or self.home / "model"
-
-    @property
-    def keep_failed(self) -> timedelta:
-        """Return how long a failed request keeps its list of ids."""
-        return timedelta(days=self.keep_failed_days)
 
     def as_handover(self) -> dict[str, Any]:
         """Return all values as JSON, secrets included; only for passing to a child process through a descriptor."""

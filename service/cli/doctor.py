@@ -86,7 +86,7 @@ def _everything(settings: Settings) -> Sequence[Finding]:
         attempt("disk space", lambda: findings.disk(settings.home)),
         attempt("keys", lambda: findings.keys(settings.home / "keys")),
         attempt("model", lambda: findings.model(settings.model_dir)),
-        attempt("ledger", lambda: findings.ledger(settings.ledger, settings.home / "keys", settings.model_dir)),
+        attempt("ledger", lambda: findings.ledger(settings.ledger, settings.home, settings.model_dir)),
         *asyncio.run(_servers(settings, read_facts(settings.home))),
     ]
 

@@ -138,7 +138,7 @@ def model(folder: Path) -> Finding:
     return Finding("model", True, f"{store.manifest.name}, version {store.current().folder}")
 
 
-def ledger(url: str | None, keys: Path, model: Path) -> Finding:
+def ledger(url: str | None, home: Path, model: Path) -> Finding:
     """Check that the newest entry of the erasure ledger can be read, and is this home's."""
     from model_store.naming import name_of
     from service.ledger.erasure_ledger import ErasureLedger
@@ -146,8 +146,8 @@ def ledger(url: str | None, keys: Path, model: Path) -> Finding:
     if url is None:
         found = "none: after a restore of home and database, what was deleted since the backup returns"
         return Finding("ledger", None, found)
-    if not keys.is_dir() or not model.is_dir():
+    if not model.is_dir():
         return Finding("ledger", None, f"{url}, not begun")
-    opened = ErasureLedger.of(url, keys, name_of(model))
+    opened = ErasureLedger.of(url, home, name_of(model))
     head = None if opened is None else opened.open()
     return Finding("ledger", True, f"{url}, {'not begun' if head is None else f'entry {head.number} is the newest'}")

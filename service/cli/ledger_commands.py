@@ -46,10 +46,10 @@ def rotate(home: Home = Path("var"), as_json: Json = False) -> None:
 
     Example: [bold]./lethe ledger rotate[/bold]
     """
-    from service.ledger.erasure_ledger import add_key, read_keys
+    from service.ledger.erasure_ledger import add_key, key_folder, read_keys
 
-    keys = load_settings(home=home).home / "keys"
-    if not keys.is_dir() or not read_keys(keys):
+    keys = key_folder(load_settings(home=home).home)
+    if not read_keys(keys):
         raise ConfigurationError("No ledger was begun in this LETHE_HOME.", "Set LETHE_LEDGER and start Lethe first.")
     path = add_key(keys)
     note("Copy it to where you keep the others, then restart Lethe.")
@@ -77,7 +77,7 @@ def _ledger(home: Path) -> "ErasureLedger":
     from service.ledger.erasure_ledger import ErasureLedger
 
     settings = load_settings(home=home)
-    ledger = ErasureLedger.of(settings.ledger, settings.home / "keys", name_of(settings.model_dir))
+    ledger = ErasureLedger.of(settings.ledger, settings.home, name_of(settings.model_dir))
     if ledger is None:
         raise ConfigurationError("There is no erasure ledger.", "Set LETHE_LEDGER, as for `serve`.")
     return ledger

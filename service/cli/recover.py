@@ -120,10 +120,11 @@ async def _recover(
     from service.observability.metrics import UnlearningMetrics, new_registry
     from service.predictions.version_rows import PointerRepository
     from service.processes.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.unlearner.agreement import require_unpromised
     from service.unlearner.context import Context
     from service.unlearner.deleted_parts import TOMBSTONES
     from service.unlearner.lease_keeper import give_back, holding
-    from service.unlearner.recovery import Recoverer, require_unpromised
+    from service.unlearner.recovery import Recoverer
 
     assert settings.database_url is not None
     keys = settings.home / "keys"
@@ -207,7 +208,7 @@ async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_o
     from service.ledger.erasure_ledger import ErasureLedger
     from service.predictions.writer import Publisher
 
-    ledger = ErasureLedger.of(settings.ledger, settings.home / "keys", store.manifest.name)
+    ledger = ErasureLedger.of(settings.ledger, settings.home, store.manifest.name)
     head = None if ledger is None else await asyncio.to_thread(ledger.open)
     above = max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing())
     if head is not None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from service import private_files
 from service.errors import StateMismatch, Unavailable
-from service.ledger.places import Place, open_place
+from service.ledger.places import FolderPlace, Place
 from service.ledger.sealed_entries import NO_HASH, Entry, Record, Trimmed, altered, seal, unseal
 
 _KEY_FILE = re.compile(r"ledger-([1-9][0-9]*)\.key")
@@ -22,8 +23,27 @@ _UNUSED_KEY = "ledger-1.key.new"
 _MOST_ATTEMPTS = 3
 
 
+def open_place(url: str) -> Place:
+    """Return the place that LETHE_LEDGER names: a path, file:///path or s3://bucket/prefix.
+
+    Raises ConfigurationError if the package for buckets is not installed.
+    """
+    if url.startswith("s3://"):
+        from service.ledger.bucket import BucketPlace
+
+        return BucketPlace.at(url)
+    return FolderPlace(Path(unquote(urlsplit(url).path)) if url.startswith("file://") else Path(url))
+
+
+def key_folder(home: Path) -> Path:
+    """Return the folder of the ledger's keys in a LETHE_HOME: the unlearner's part of the key folder."""
+    return home / "keys" / "unlearner"
+
+
 def read_keys(folder: Path) -> dict[int, bytes]:
-    """Return the ledger's keys in the key folder, by number. Raises KeyMissing and ConfigurationError."""
+    """Return the ledger's keys in a folder, by number. Raises KeyMissing and ConfigurationError."""
+    if not folder.is_dir():
+        return {}
     found = (_KEY_FILE.fullmatch(path.name) for path in folder.iterdir())
     return {int(match[1]): private_files.read_key(folder / match[0]) for match in found if match}
 
@@ -39,7 +59,7 @@ class ErasureLedger:
     """The ledger of one model."""
 
     def __init__(self, place: Place, keys: Path, model: str) -> None:
-        """`keys` is the key folder of the home."""
+        """`keys` is the unlearner's part of the key folder."""
         self._place = place
         self._folder = keys
         self._model = model
@@ -51,9 +71,9 @@ class ErasureLedger:
         self.failure: str | None = None
 
     @classmethod
-    def of(cls, url: str | None, keys: Path, model: str) -> "ErasureLedger | None":
-        """Return the ledger that the setting names; None if it names none."""
-        return None if url is None else cls(open_place(url), keys, model)
+    def of(cls, url: str | None, home: Path, model: str) -> "ErasureLedger | None":
+        """Return the ledger that a setting names, with the keys in a LETHE_HOME; None if it names none."""
+        return None if url is None else cls(open_place(url), key_folder(home), model)
 
     @property
     def name(self) -> str:
@@ -90,7 +110,7 @@ class ErasureLedger:
                 raise StateMismatch(
                     f"The erasure ledger {self.name} is empty, and this home has written to one before.",
                     "Mount or name its folder or bucket. To begin a new ledger, move the files ledger-*.key out of "
-                    "LETHE_HOME/keys.",
+                    "LETHE_HOME/keys/unlearner.",
                 )
             self._head = None
             return None
@@ -163,6 +183,7 @@ class ErasureLedger:
     def _append(self, record: Record, trimmed: Trimmed | None) -> Entry:
         keys = self._keys
         if not keys:
+            private_files.secure_folder(self._folder, create=True)
             private_files.create_key(self._folder / _UNUSED_KEY)
             keys = {1: private_files.read_key(self._folder / _UNUSED_KEY)}
         for _ in range(_MOST_ATTEMPTS):
@@ -210,5 +231,5 @@ def _gap(place: str, lacking: list[int]) -> StateMismatch:
     return StateMismatch(
         f"The erasure ledger {place} lacks {len(lacking)} of its entries: {some}.",
         "Restore them from a copy, or the bucket's earlier versions of these objects. Without one, begin a new ledger: "
-        "move it and the files ledger-*.key of LETHE_HOME/keys away.",
+        "move it and the files ledger-*.key of LETHE_HOME/keys/unlearner away.",
     )

@@ -6,7 +6,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from service import private_files
 from service.errors import Unavailable
@@ -36,18 +36,6 @@ class Place(Protocol):
 
     def remove(self, number: int) -> None:
         """Remove an entry; a missing one is fine."""
-
-
-def open_place(url: str) -> Place:
-    """Return the place that LETHE_LEDGER names: a path, file:///path or s3://bucket/prefix.
-
-    Raises ConfigurationError if the package for buckets is not installed.
-    """
-    if url.startswith("s3://"):
-        from service.ledger.bucket import BucketPlace
-
-        return BucketPlace.at(url)
-    return FolderPlace(Path(unquote(urlsplit(url).path)) if url.startswith("file://") else Path(url))
 
 
 def require_readable(url: str) -> None:

@@ -151,7 +151,7 @@ def unseal(sealed: bytes, number: int, keys: Mapping[int, bytes], place: str) ->
             f"Entry {number} of the erasure ledger {place} was encrypted with another key {header.key} than that in "
             f"the key folder: the ledger belongs to another home, or the file ledger-{header.key}.key is missing.",
             "Set LETHE_LEDGER to this home's ledger, or put its keys, which you keep outside the home, into "
-            "LETHE_HOME/keys.",
+            "LETHE_HOME/keys/unlearner.",
         )
     try:
         plain = AESGCM(key).decrypt(nonce, ciphertext, line + newline)
@@ -178,7 +178,7 @@ def altered(place: str, number: int) -> StateMismatch:
     return StateMismatch(
         f"Entry {number} of the erasure ledger {place} was changed after it was written, or is damaged.",
         "Restore this entry from a copy or an earlier version of the object. Without one, begin a new ledger: move it "
-        "and the files ledger-*.key of LETHE_HOME/keys away.",
+        "and the files ledger-*.key of LETHE_HOME/keys/unlearner away.",
     )
 
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -189,7 +190,9 @@ async def unlearning(
         sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
         background.start("webhooks", Webhooks(engine, sender).run(background.stop))
         failed = FailedRequests(engine, model, request_keys, tombstones)
-        background.start("follow-up", FollowUp(engine, failed, settings.keep_failed).run(background.stop))
+        background.start(
+            "follow-up", FollowUp(engine, failed, timedelta(days=settings.keep_failed_days)).run(background.stop)
+        )
 
         def served() -> VersionFacts | None:
             # After losing its lease it still has the model in memory.

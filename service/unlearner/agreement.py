@@ -20,8 +20,8 @@ from service.domain.kinds import Part
 from service.domain.records import Lease, Pointer, QueuedRequest
 from service.domain.states import Cause, ImportStatus
 from service.domain.versions import Version
-from service.errors import KeyMissing, StateMismatch
-from service.predictions.version_rows import BatchRepository, PointerRepository
+from service.errors import ConfigurationError, KeyMissing, StateMismatch
+from service.predictions.version_rows import BatchRepository, PointerRepository, VersionRepository
 from service.unlearner.batch_steps import BatchSteps
 from service.unlearner.causes import ImportRepository, RecoveryRepository
 from service.unlearner.context import Context
@@ -181,6 +181,35 @@ def _require_interrupted(store: Store, current: VersionRef, committed: VersionRe
         f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
         "restored from an older backup.",
         f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
+    )
+
+
+async def require_unpromised(connection: Connection, store: Store) -> None:
+    """Raise ConfigurationError if the store's version or the database's newest was published with noise.
+
+    Checks both, because an older backup of one may not know of it.
+    """
+    name, current = store.manifest.name, store.current()
+    promises: dict[int, tuple[float | None, float | None, int | None]] = {}
+    publication = store.read_version(current).publication
+    if publication is not None:
+        promise = publication.promise
+        promises[current.version] = (promise.epsilon, promise.delta, promise.publications)
+    for newest in await VersionRepository(connection).latest(name, limit=1):
+        if newest.publication_mu is not None:
+            promises[newest.number] = (
+                newest.publication_epsilon, newest.publication_delta, newest.publications_planned,
+            )  # fmt: skip
+    if not promises:
+        return
+    version = max(promises)
+    epsilon, delta, planned = promises[version]
+    raise ConfigurationError(
+        f"Version {version} of model {name!r} was published with noise (epsilon {epsilon}, delta {delta}, "
+        f"{planned} versions planned), and this recovery would publish the weights as they are.",
+        f"Nothing was changed. Give --certify {epsilon},{delta} --certify-publications {planned}, and "
+        "--repair-tolerance if `serve` has it; or set LETHE_CERTIFY, LETHE_CERTIFY_PUBLICATIONS and "
+        "LETHE_REPAIR_TOLERANCE as for `serve`.",
     )
 
 

@@ -160,7 +160,7 @@ class Context:
             model=model,
             repair_budget_s=repair_budget_s,
             stop=stop,
-            erasures=ErasureLedger.of(settings.ledger, settings.home / "keys", model),
+            erasures=ErasureLedger.of(settings.ledger, settings.home, model),
             work=Work() if work is None else work,
         )
 

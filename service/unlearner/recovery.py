@@ -25,7 +25,7 @@ from service.domain.kinds import Part
 from service.domain.records import Tombstone
 from service.domain.states import Cause, EventType, ImportStatus
 from service.domain.versions import Recovery, Version
-from service.errors import ConfigurationError, Conflict, StateMismatch
+from service.errors import Conflict, StateMismatch
 from service.failure_points import FailurePoint
 from service.log.events import EventRepository
 from service.log.leaves import ModelRecovered
@@ -50,36 +50,6 @@ from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch, pub
 from service.unlearner.resident import Resident
 from service.unlearner.securing import Replay, missing_from_database, require_replayed
 from service.unlearner.version_writer import VersionWriter
-
-
-async def require_unpromised(connection: Connection, store: Store) -> None:
-    """Raise ConfigurationError if the store's version or the database's newest was published with noise.
-
-    Checks both, because an older backup of one may not know of it.
-    """
-    name, current = store.manifest.name, store.current()
-    promises: dict[int, tuple[float | None, float | None, int | None]] = {}
-    publication = store.read_version(current).publication
-    if publication is not None:
-        promise = publication.promise
-        promises[current.version] = (promise.epsilon, promise.delta, promise.publications)
-    for newest in await VersionRepository(connection).latest(name, limit=1):
-        if newest.publication_mu is not None:
-            promises[newest.number] = (
-                newest.publication_epsilon, newest.publication_delta, newest.publications_planned,
-            )  # fmt: skip
-    if not promises:
-        return
-    version = max(promises)
-    epsilon, delta, planned = promises[version]
-    raise ConfigurationError(
-        f"Version {version} of model {name!r} was published with noise (epsilon {epsilon}, delta {delta}, "
-        f"{planned} versions planned), and this recovery would publish the weights as they are.",
-        f"Nothing was changed. Give --certify {epsilon},{delta} --certify-publications {planned}, and "
-        "--repair-tolerance if `serve` has it; or set LETHE_CERTIFY, LETHE_CERTIFY_PUBLICATIONS and "
-        "LETHE_REPAIR_TOLERANCE as for `serve`.",
-    )
-
 
 _KEY_LOST = (
     "The ids that this request names cannot be read any more: their key was lost, and a recovery continued without it. "

@@ -13,8 +13,9 @@ from tests.support.preloaded import ROOT
 
 #: The module that names come from, or the modules.
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w[\w.]*)[ \t]+import|import[ \t]+([^\n#]+))", re.MULTILINE)
-#: Packages of extras: one downloads datasets, one reads and writes tables, one exports traces.
+#: Packages of extras: for datasets by name, for tables, for traces, and for a ledger in a bucket.
 DOWNLOADS, TABLES, TRACES = "torch-geometric", "pyarrow", "opentelemetry-exporter-otlp-proto-http"
+BUCKET = "obstore"
 SERVICE = ("projector", "model_store", "service", "lethe_client")
 #: Packages without an import here, and what loads them.
 LOADED = {
@@ -64,18 +65,20 @@ def with_needs(*names: str) -> set[str]:
 def test_what_is_pinned_is_what_is_used_or_needed() -> None:
     # Their modules share a namespace with the one package that the framework needs.
     traces = with_needs(TRACES) - pinned("requirements.txt")
-    served = with_needs(*(imported(*SERVICE) - {DOWNLOADS, TABLES} - traces), *LOADED)
+    served = with_needs(*(imported(*SERVICE) - {DOWNLOADS, TABLES, BUCKET} - traces), *LOADED)
     assert pinned("requirements.txt") - served == set()
     # setuptools comes with the virtual environment; torch itself pins the packages of its CUDA build.
     assert {name for name in served - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         "setuptools"
     }
     assert pinned("requirements-downloads.txt") == with_needs(DOWNLOADS) - pinned("requirements.txt")
+    assert pinned("requirements-bucket.txt") == with_needs(BUCKET) - pinned("requirements.txt")
+    assert pinned("requirements-bucket.txt") <= pinned("requirements-dev.txt")
     assert pinned("requirements-tables.txt") == with_needs(TABLES) - pinned("requirements.txt")
     assert pinned("requirements-traces.txt") == traces
 
 
-@pytest.mark.parametrize("part", ["", "-downloads", "-tables", "-traces", "-dev"])
+@pytest.mark.parametrize("part", ["", "-downloads", "-tables", "-traces", "-bucket", "-dev"])
 def test_all_that_is_pinned_has_its_hashes_but_torch(part: str) -> None:
     """CONTRIBUTING.md has the command that writes them."""
     name = f"requirements{part}"

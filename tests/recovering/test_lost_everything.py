@@ -133,7 +133,7 @@ def test_a_ledger_that_begins_late_has_what_was_deleted_before(secured: Site) ->
     site.serve(only_a_start)
     assert len(entries(site)) == 2
     assert entries(site)[0] == first
-    key = site.settings.home / "keys" / "ledger-1.key"
+    key = site.settings.home / "keys" / "unlearner" / "ledger-1.key"
     held_outside = key.read_text()
     restore()
     # The backup is older than the key, which the operator keeps elsewhere.

@@ -11,8 +11,8 @@ import pytest
 
 from model_store.tombstones import RecordedTombstone
 from service.errors import ConfigurationError, KeyMissing, StateMismatch, Unavailable
-from service.ledger.erasure_ledger import ErasureLedger, add_key
-from service.ledger.places import FolderPlace, Place, open_place
+from service.ledger.erasure_ledger import ErasureLedger, add_key, open_place
+from service.ledger.places import FolderPlace, Place
 from service.ledger.sealed_entries import Record
 from tests.support.service.bucket import Bucket, is_signed, served_bucket
 
