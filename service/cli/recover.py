@@ -153,7 +153,7 @@ async def _recover(
         with ThreadPoolExecutor(1, thread_name_prefix="recover") as executor:
 
             async def attempt(store: "Store") -> "Recovered":
-                lease = await _lease(settings, engine, store, take_over=take_over)
+                lease = await _lease(settings, engine, store, take_over=take_over, with_ledger=with_ledger)
                 try:
                     async with holding(engine, lease) as keeper:
                         with show_progress("Comparing store and database") as work, keeper.blaming_loss():
@@ -198,20 +198,26 @@ async def _persistently(attempt: "Callable[[Store], Awaitable[Recovered]]", stor
             store = type(store).open(store.path)
 
 
-async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_over: bool) -> "Lease":
+async def _lease(
+    settings: Settings, engine: "Engine", store: "Store", *, take_over: bool, with_ledger: bool
+) -> "Lease":
     """Acquire the lease, waiting for a killed process's lease to expire.
 
-    Raises AlreadyRunning when it does not expire, and AnotherHome unless `take_over` is set.
+    Raises AlreadyRunning when it does not expire, AnotherHome unless `take_over` is set, and StateMismatch if the
+    erasure ledger is ahead of the database, unless it is replayed.
     """
     from service.db import lease as leases
     from service.home_id import id_of
     from service.ledger.erasure_ledger import ErasureLedger
     from service.predictions.writer import Publisher
+    from service.unlearner.securing import require_replayed
 
     ledger = ErasureLedger.of(settings.ledger, settings.home, store.manifest.name)
     head = None if ledger is None else await asyncio.to_thread(ledger.open)
     above = max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing())
-    if head is not None:
+    if ledger is not None and head is not None:
+        if not with_ledger:
+            await require_replayed(engine, ledger)
         # Whatever is written from now on is later than all that the ledger records.
         above = max(above, head.record.fencing)
     deadline = time.monotonic() + 2 * settings.lease_ttl_s

@@ -48,7 +48,7 @@ from service.unlearner.joining_batch import JoiningBatch
 from service.unlearner.lease_keeper import LeaseKeeper, pointer_to
 from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch, published_model
 from service.unlearner.resident import Resident
-from service.unlearner.securing import Replay, missing_from_database, require_replayed
+from service.unlearner.securing import Replay, missing_from_database
 from service.unlearner.version_writer import VersionWriter
 
 _KEY_LOST = (
@@ -111,6 +111,8 @@ class Recoverer:
         self._keeper = keeper
         self._gave_up_tombstones = False
         self._replay = Replay()
+        #: Nodes still in the store that only the erasure ledger records as deleted.
+        self._by_ledger = 0
         self._log = structlog.get_logger(__name__)
 
     async def recover(
@@ -119,7 +121,7 @@ class Recoverer:
         """Run the whole recovery; `lost` are the requests whose keys are lost for good.
 
         `accept_lost_tombstones`: continue with the readable part of the store's own tombstones. `with_ledger`: delete
-        again what only the erasure ledger records; otherwise it must not record anything else.
+        again what only the erasure ledger records; otherwise the database must know all of it.
 
         Raises StoreDamaged, StateMismatch if the database belongs to another model, KeyMissing, RepairImpossible,
         NotPublishable and DeviceError; only an operator can fix these. Raises Unavailable and LeaseLost, after which it
@@ -133,8 +135,9 @@ class Recoverer:
         current = self._store.current()
         if with_ledger:
             self._replay = await missing_from_database(context, current)
-        else:
-            await require_replayed(context)
+        elif context.erasures is not None:
+            # Read, so that what this recovery deletes is appended.
+            await context.run(context.erasures.open)
         own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
         replayed = self._replay.tombstones
         also = await missing_tombstones(context.engine, replayed, context.keyring, or_void=False)
@@ -144,6 +147,9 @@ class Recoverer:
         )
         state = await context.run(lambda: self._store.read_version(current))
         remaining = deleted_parts.within(state.live, state.featured, base.graph.train_mask)
+        names = base.graph.node_ids.take(remaining.nodes)
+        hashes = context.keyring.tombstone_hashes(context.model, Part.NODES, names)
+        self._by_ledger = len({hashes[one.hash] for one in also if one.hash in hashes})
         agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
         untouched = agreed and not remaining and not own and self._replay.summary is None
         if untouched and not await self._lost_in_batch(lost) and await self._agree():
@@ -245,7 +251,7 @@ class Recoverer:
         """Count the version's deleted nodes without a tombstone. Their ids are gone, so only their number is known."""
         async with transaction(self._context.engine) as connection:
             known = await TombstoneRepository(connection).count(self._context.model, Part.NODES)
-        return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
+        return max(0, int((~state.live).sum()) - (known - (int(remaining.nodes.size) - self._by_ledger)))
 
     def _without(
         self,

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from model_store.tombstones import RecordedTombstone
 from model_store.versions import VersionRef
-from service.db.engine import Connection
+from service.db.engine import Connection, Engine
 from service.db.rows import any_of
 from service.db.tables import RequestRow
 from service.db.transactions import transaction
@@ -137,14 +137,11 @@ async def missing_from_database(context: Context, current: VersionRef) -> Replay
     )
 
 
-async def require_replayed(context: Context) -> None:
-    """Raise StateMismatch if the ledger records what the database does not, for a recovery without `--ledger`."""
-    if context.erasures is None:
-        return
-    head = await context.run(context.erasures.open)
-    if head is not None:
-        async with transaction(context.engine) as connection:
-            await _require_known(connection, context.erasures, head)
+async def require_replayed(engine: Engine, ledger: ErasureLedger) -> None:
+    """Raise StateMismatch if an opened ledger records what the database does not, for a recovery without `--ledger`."""
+    if ledger.head is not None:
+        async with transaction(engine) as connection:
+            await _require_known(connection, ledger, ledger.head)
 
 
 async def _require_known(connection: Connection, ledger: ErasureLedger, head: Entry) -> None:

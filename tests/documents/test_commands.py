@@ -40,6 +40,8 @@ NOT_HERE = {
     "export REDIS_URL": "a server of your own",
     "export LETHE_API_DATABASE_URL": "a server of your own",
     "export LETHE_UNLEARNER_DATABASE_URL": "a server of your own",
+    "export LETHE_LEDGER": "another disk, or a bucket: tests/recovering/test_lost_everything.py",
+    "export AWS_ENDPOINT_URL": "the same",
     "psql": "a server of your own, and a client that Lethe does not bring",
     "pg_dump": "a server of your own, and a client that Lethe does not bring",
     "dropdb": "the same",
