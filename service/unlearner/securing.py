@@ -80,15 +80,15 @@ class Replay:
     requests: dict[UUID, str] | None = None
     #: The highest version number and fencing number in the ledger.
     number: int = 0
-    #: For the log; None if nothing is to be replayed.
+    #: For the log; None if the database has everything.
     summary: LedgerReplay | None = None
 
 
 async def missing_from_database(context: Context, current: VersionRef) -> Replay:
     """Read the whole ledger; return what the database lacks. `current` is the store's version.
 
-    An entry counts for the data in the store only if the store is older. What was deleted and joined again since is
-    deleted again, since the store has the older data; the addition is to be sent again. Raises StateMismatch if the
+    An entry counts for the data in the store only if the store is older. A node that was deleted and joined again since
+    is deleted again, because the store has its older data; its addition must be sent again. Raises StateMismatch if the
     ledger was changed, or has forgotten what the database lacks; KeyMissing and Unavailable.
     """
     ledger = context.erasures
