@@ -14,7 +14,7 @@ from service.errors import StateMismatch
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.kinds_world import CHANNEL
-from tests.support.service.running import Lethe
+from tests.support.service.running import Lethe, running
 from tests.support.service.sites import Site, deleted, everything, only_a_start
 
 #: What a node that comes back brings.
@@ -47,6 +47,26 @@ def entries(site: Site) -> list[Path]:
     return sorted(Path(str(site.settings.ledger)).glob("*.entry"))
 
 
+def refused_start(site: Site) -> str:
+    """Return why the unlearner ends at a start."""
+    found: list[BaseException] = []
+
+    async def start() -> None:
+        async with running(site.settings) as lethe:
+
+            async def has_ended() -> bool:
+                return bool(lethe.failures)
+
+            await until(has_ended)
+            assert not await lethe.is_ready()
+            found.extend(lethe.failures)
+
+    asyncio.run(start())
+    [error] = found
+    assert isinstance(error, StateMismatch)
+    return error.detail
+
+
 async def come_back(lethe: Lethe, *nodes: str) -> None:
     """Add deleted nodes again."""
     body = {"nodes": [{"id": node, "features": ROW, "rejoin": True} for node in nodes]}
@@ -71,7 +91,7 @@ def test_a_restore_of_everything_resurrects_nobody(secured: Site) -> None:
     assert site.world.left_on_disk(site.model) == {"node", "features", "edge"}
 
     # Store and database agree, and only the ledger knows better.
-    site.refused("records version .*, which this database does not know")
+    assert "which this database does not know" in refused_start(site)
     ran = site.recover()
     assert ran.status == 1
     assert "recover --ledger" in ran.stderr
@@ -199,7 +219,6 @@ def test_entries_cut_off_are_written_again_and_missing_ones_are_refused(secured:
     assert len(entries(site)) == 2
     kept = entries(site)[0].read_bytes()
     entries(site)[0].unlink()
-    with pytest.raises(StateMismatch, match="lacks 1 of its entries: 1"):
-        site.serve(only_a_start)
+    assert "lacks 1 of its entries: 1" in refused_start(site)
     entries(site)[0].with_name("000000000001.entry").write_bytes(kept)
     site.serve(only_a_start)
