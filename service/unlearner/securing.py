@@ -37,7 +37,9 @@ async def secure(context: Context, version: Version) -> None:
     if ledger is None or ledger.head is None or version.number <= ledger.head.record.number:
         return
     async with transaction(context.engine) as connection:
-        record = await _since(connection, context, ledger.head.record.number, version)
+        record = await _since(
+            connection, context, ledger.head.record.number, version.id, version.number, version.fencing
+        )
     if record.requests or record.tombstones:
         await context.run(partial(ledger.append, record))
 
@@ -63,7 +65,7 @@ async def agree(context: Context) -> None:
             if newest is not None:
                 record = replace(record, version=newest.id, number=newest.number, fencing=newest.fencing)
         elif newest is not None and newest.number > head.record.number:
-            record = await _since(connection, context, head.record.number, newest)
+            record = await _since(connection, context, head.record.number, newest.id, newest.number, newest.fencing)
         else:
             return
     if head is None or record.requests or record.tombstones:
@@ -165,9 +167,11 @@ async def _everything(connection: Connection, context: Context) -> Record:
     return Record(context.model, None, 0, 0, recorded, log_size=size, log_root=root)
 
 
-async def _since(connection: Connection, context: Context, after: int, version: Version) -> Record:
-    """Return what the versions after number `after`, up to `version`, deleted."""
-    numbers = (VersionRow.model == context.model, VersionRow.number > after, VersionRow.number <= version.number)
+async def _since(
+    connection: Connection, context: Context, after: int, version: UUID, number: int, fencing: int
+) -> Record:
+    """Return what the versions after number `after` deleted, up to the `version` with this number."""
+    numbers = (VersionRow.model == context.model, VersionRow.number > after, VersionRow.number <= number)
     query = select(RequestRow.id, RequestRow.kind).join(VersionRow, VersionRow.id == RequestRow.batch_id)
     requests = {row.id: row.kind for row in await connection.execute(query.where(*numbers))}
     repository = TombstoneRepository(connection)
@@ -177,9 +181,7 @@ async def _since(connection: Connection, context: Context, after: int, version: 
         tombstones += await repository.of_recoveries(found)
     size, root = await _log(connection)
     recorded = tuple(for_store(tombstones, context.keyring))
-    return Record(
-        context.model, version.id, version.number, version.fencing, recorded, requests, log_size=size, log_root=root
-    )
+    return Record(context.model, version, number, fencing, recorded, requests, log_size=size, log_root=root)
 
 
 async def _log(connection: Connection) -> tuple[int, str]:
