@@ -104,7 +104,10 @@ async def missing_from_database(context: Context, current: VersionRef) -> Replay
     async with transaction(context.engine) as connection:
         query = select(VersionRow.id).where(VersionRow.id == any_of([one for one in named if one is not None]))
         known = set((await connection.execute(query)).scalars())
-    lost = [entry for entry in entries if entry.record.version is not None and entry.record.version not in known]
+    # An entry that the database knows covers those before it: it is from the same history, or from a recovery that
+    # replayed them.
+    covered = max((place for place, entry in enumerate(entries, 1) if entry.record.version in known), default=0)
+    lost = [entry for entry in entries[covered:] if entry.record.version is not None]
     if lost and head.trimmed.version is not None and head.trimmed.version not in known and lost[0] is entries[0]:
         raise StateMismatch(
             f"The erasure ledger {ledger.name} begins at entry {head.trimmed.first}, and the database is older: what "
