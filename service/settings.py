@@ -116,7 +116,7 @@ class Settings(OidcSettings):
         None,
         description="Folder of the files that answering processes predict from; unset: in memory, else in LETHE_HOME.",
     )
-    ledger: Annotated[str | None, _readable(require_readable)] = Field(
+    ledger: Annotated[str | None, readable(require_readable)] = Field(
         None,
         description="Erasure ledger outside of home and database: a path, file:///path or s3://bucket/prefix. After a "
         "restore of everything, `./lethe recover --ledger` deletes again what it records. Unset: none.",
