@@ -123,13 +123,13 @@ CASES = {
     "LetheRepairNotConverged": [
         Case({of("repairs_not_converged_total")[0]: "0x20 1x2400"}, {of("repairs_not_converged_total")[0]: always(4)})
     ],
-    "LetheLedgerUnavailable": [gauge("ledger_failing_seconds", 301, 300)],
     "LetheDrillFailed": [gauge("drill_last_passed", 0, 1)],
     "LetheDrillCohortsUsedUp": [
         Case({COMPLETED: always(1), COHORTS: always(0)}, {COMPLETED: always(1), COHORTS: always(1)}),
         Case({COMPLETED: always(1), COHORTS: always(0)}, {COMPLETED: always(0), COHORTS: always(0)}),
     ],
     "LethePromiseNearlyUsed": [gauge("promise_used_share", 0.9, 0.89)],
+    "LetheLedgerUnavailable": [gauge("ledger_failing_seconds", 301, 300)],
     "LetheLogUnsigned": [Case({SIZE: always(8), SIGNED: always(7)}, {SIZE: always(8), SIGNED: always(8)})],
     "LetheLogNotGrowing": [
         Case({ENDED: "0+1x2400", SIZE: always(8)}, {ENDED: "0+1x2400", SIZE: "0+3x2400"}),

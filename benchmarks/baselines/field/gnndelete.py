@@ -99,7 +99,7 @@ class GnnDelete:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What the matrices are learned from; tuples have an entry for each layer."""
+    """The data that the matrices are learned from; tuples have an entry for each layer."""
 
     #: Nodes in reach, (r,). Rows and places below are of these nodes alone.
     near: Tensor

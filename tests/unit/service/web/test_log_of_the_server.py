@@ -85,7 +85,7 @@ async def served(lines: io.StringIO) -> AsyncIterator[int]:
         lifespan=lifespan,
     )
     # No request presents a key, so none is looked up.
-    app.state.services = SimpleNamespace(keys=None, limits=None)
+    app.state.services = SimpleNamespace(keys=None, limits=None, openid=None)
     server = uvicorn.Server(server_config(app))
     serving = asyncio.create_task(server._serve([bound]))
     await ready.wait()
