@@ -64,6 +64,9 @@ async def test_every_route_refuses_by_name_what_it_would_ignore(api: Api, client
     routes = [one for one in flat(api.app.routes) if "/static/" not in one.path and "/assets/" not in one.path]
     assert len(routes) > 45
     for route in routes:
+        if route.path.endswith("/sign-on/callback"):
+            # An issuer may send more than it is asked for, which RFC 6749 (4.1.2) tells clients to ignore.
+            continue
         path = route.path.replace(":path}", "}").format(node="12", **FILLED, name="x")
         for method in route.methods or ():
             for query in ("node_id=20", "&".join(["format=json"] * 2), "&".join(["cursor=x"] * 2)):

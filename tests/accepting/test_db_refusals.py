@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] =
         DatabaseRefused,
         "rejects a connection parameter",
         'unrecognized configuration parameter "nonsense"',
-        "PgBouncer",
+        "Remove it",
     ),
     "a wrong value": (
         lambda url: with_(url, more="statement_timeout=soon"),
