@@ -37,7 +37,7 @@ def stream_speed(results: Results) -> list[Case]:
             ratio = once * removals / spent
             words = (
                 f"{by(seeds)}: {number(ratio)} times as fast as retraining by {solver} after each of {removals:.0f} "
-                f"removals, {number(again)} retrainings among them."
+                f"removals, with {number(again)} retrainings."
             )
             cases.append(Case(ratio - 4.0, words, solver))
     return cases

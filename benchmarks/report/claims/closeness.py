@@ -39,8 +39,8 @@ def growing(method: str) -> Judge:
                 seeds = shared(*figures)
                 if seeds:
                     near, far = (sum(each) / len(seeds) for each in zip(*seeds, strict=True))
-                    words = f"{place(dataset, less)}, {by(len(seeds))}, {method}: {number(near)}, and {number(far)} at "
-                    words += f"{float(more):.0%}."
+                    words = f"{place(dataset, less)}, {by(len(seeds))}, {method}: {number(near)}; at {float(more):.0%} "
+                    words += f"{number(far)}."
                     cases.append(over_seeds(smaller, seeds, words, called(dataset)))
         return cases
 

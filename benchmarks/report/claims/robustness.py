@@ -75,9 +75,9 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
                 *made, seeds = curves(results, dataset, LETHE, network)
                 if seeds:
                     ours, theirs = map(measure, made)
-                    words = f"{called(dataset)}, {by(seeds)}: {100 * ours:.2f} points with {LETHE}, "
-                    words += f"{100 * theirs:.2f} with {network}{', as much' * isclose(ours, theirs)}, "
-                    words += f"up to {float(made[0][-1][0]):.0%} deleted."
+                    words = f"{called(dataset)}, {by(seeds)}, up to {float(made[0][-1][0]):.0%} deleted: "
+                    words += f"{100 * ours:.2f} points with {LETHE}, {100 * theirs:.2f} with {network}"
+                    words += f"{' (a tie)' * isclose(ours, theirs)}."
                     cases.append(Case(theirs - ours, words, called(dataset)))
         return cases
 

@@ -61,7 +61,7 @@ def delta_of_cora(results: Results) -> list[Case]:
         cora = found.pop("cora", None)
         for dataset, other in found.items():
             if cora is not None and other is not None:
-                words = f"{called(dataset)}, {scaling}: {number(other)}, and {number(cora)} of Cora."
+                words = f"{called(dataset)} {number(other)}, Cora {number(cora)} ({scaling})."
                 cases.append(Case(cora - other, words, called(dataset)))
     return cases
 
@@ -166,7 +166,7 @@ def exactly_none(
                         least = "at least " if case == "proven" else ""
                         words = ", ".join(f"{least}{value:,.0f} {words}" for words, value in counts)
                         nodes = results.mean(*key, "nodes") or 0
-                        words = f"{called(dataset)}, {method}: {words} of {nodes:,.0f}."
+                        words = f"{called(dataset)}, {method}, {nodes:,.0f} nodes: {words}."
                         total = sum(value for _, value in counts)
                         if total or case == "decomposed":  # a lower bound of 0 proves nothing
                             cases.append(Case(0.5 - total, words, called(dataset)))
@@ -185,8 +185,9 @@ def dual_variables(results: Results) -> list[Case]:
         changes = [change for each in ("least_change", "change_at_smallest") for change in results.values(*key, each)]
         if duals and changes:
             words = (
-                f"{called(dataset)}: their smallest dual variable is {number(min(duals))}; without that one, or one of "
-                f"five drawn for each seed, the weights change by {number(min(changes))} at least."
+                f"{called(dataset)}: the smallest dual variable of a misclassified node is {number(min(duals))}. "
+                "Without that node, or without one of five random ones, the weights change by at least "
+                f"{number(min(changes))}."
             )
             cases.append(Case(_UNCHANGED - min(changes), words, called(dataset)))
     return cases
