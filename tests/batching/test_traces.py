@@ -34,7 +34,8 @@ STEPS = [
     *(FailurePoint.BATCHED, FailurePoint.COMPUTED, FailurePoint.WRITTEN, FailurePoint.COMMITTING),
     *(FailurePoint.COMMITTED, FailurePoint.SWAPPED, FailurePoint.SHOWN, FailurePoint.APPLYING, FailurePoint.APPLIED),
     *(FailurePoint.COEFFICIENTS_WRITTEN, FailurePoint.GROWING, FailurePoint.ERASED, FailurePoint.MEASURED),
-    *(FailurePoint.COMPLETING, FailurePoint.COMPLETED, FailurePoint.KEYS_DESTROYED, FailurePoint.ACKNOWLEDGED),
+    *(FailurePoint.SECURED, FailurePoint.COMPLETING, FailurePoint.COMPLETED),
+    *(FailurePoint.KEYS_DESTROYED, FailurePoint.ACKNOWLEDGED),
 ]
 
 
