@@ -130,7 +130,7 @@ def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other
     def pins(name: str) -> list[str]:
         return [line for line in (ROOT / name).read_text().splitlines() if re.match(r"\w", line)]
 
-    extras = ("downloads", "tables")
+    extras = ("downloads", "bucket", "tables", "traces")
     extra = [f'{pin}; extra == "{name}"' for name in extras for pin in pins(f"requirements-{name}.txt")]
     assert wheels["lethe-service"].requires == pins("requirements.txt") + extra
 
