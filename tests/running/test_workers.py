@@ -154,7 +154,7 @@ def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray
 def test_two_add_and_correct_what_one_does_also_if_one_of_them_is_killed(
     small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
 ) -> None:
-    settings: dict[str, Any] = {"repair": "always", "repair_tolerance": 1e-9, "repair_budget": 600, "lease_ttl_s": 2}
+    settings: dict[str, Any] = {"repair": "always", "repair_tolerance": 1e-9, "repair_budget": 600}
     found = []
     for count in (1, 2):
         served = Served(lethe_start, small_model, tmp_path / f"home-{count}", workers=count, **servers(), **settings)
