@@ -90,8 +90,10 @@ class Server:
         self._uvicorn: _DrainingServer | None = None
 
     def drain(self) -> None:
-        """Accept nothing more, and stop when the open connections have ended."""
-        if self._uvicorn is not None:
+        """Accept nothing more, and stop when the open connections have ended; before the start, right after it."""
+        if self._uvicorn is None:
+            self.stop()
+        else:
             self._uvicorn.draining = True
 
     def stop(self) -> None:

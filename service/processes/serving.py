@@ -166,10 +166,16 @@ def child(
         name=name or work,
         # -P: a folder named `service` in the user's working folder must not replace ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
-        environment=environment_without_settings() | _where_lethe_is() | _quiet(work) | dict(environment or {}),
+        environment=_inherited(work) | _where_lethe_is() | _quiet(work) | dict(environment or {}),
         handover={"work": work, "settings": settings_for(work, settings), "beside": beside},
         listener=listener,
     )
+
+
+def _inherited(work: Work) -> dict[str, str]:
+    """Return this process's environment; the credentials of the erasure ledger's bucket are for the unlearner alone."""
+    inherited = environment_without_settings()
+    return {name: inherited[name] for name in inherited if work == "unlearner" or not name.startswith("AWS_")}
 
 
 def _where_lethe_is() -> dict[str, str]:

@@ -46,23 +46,18 @@ class Offer:
         self._bound = bound
         self._role = role or _WHOLE
         self._successor: socket.socket | None = None
+        self._is_taken = False
 
     def is_taken(self) -> bool:
-        """Answer successors, and return once whether one has confirmed; never waits for long."""
-        said: bytes | None = None
-        if self._successor is not None:
-            try:
-                said = self._successor.recv(len(_CONFIRMED))
-            except BlockingIOError:
-                pass
-            except ConnectionError:
-                said = b""
-            if said is not None:
-                self.close()
+        """Answer successors, and return whether one has confirmed, which ends the offer; never waits for long."""
+        self._hear()
         with contextlib.suppress(BlockingIOError):
-            while True:
+            while not self._is_taken:
                 self._answer(self._offering.accept()[0])
-        return bool(said)
+        if self._is_taken:
+            # Otherwise a second successor in the queue would get the socket too. It asks the first one instead.
+            self._offering.close()
+        return self._is_taken
 
     def close(self) -> None:
         """Forget the successor."""
@@ -70,12 +65,27 @@ class Offer:
             self._successor.close()
             self._successor = None
 
+    def _hear(self) -> None:
+        """Read whether the successor has confirmed or ended."""
+        if self._successor is None or self._is_taken:
+            return
+        try:
+            said = self._successor.recv(len(_CONFIRMED))
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            said = b""
+        self._is_taken = bool(said)
+        if not said:
+            self.close()
+
     def _answer(self, asking: socket.socket) -> None:
         # One that has gone, or sends nothing, gets no answer.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             stack.callback(asking.close)
             asking.settimeout(_QUESTION_S)
             asked = asking.recv(64).decode(errors="replace")
+            self._hear()
             if self._successor is not None:
                 asking.sendall(msgspec.json.encode(_Reply("another Lethe is already taking over from it")))
             elif asked != self._role:

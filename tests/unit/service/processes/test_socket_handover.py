@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 
 from service.errors import AlreadyRunning, ConfigurationError, LetheError
 from service.predictions import layout
 from service.predictions.layout import Layout, OtherPublicationFormat
+from service.processes.api_process import Server, server_config
 from service.processes.listening import notify_service_manager
-from service.processes.serving import serve
+from service.processes.serving import Work, child, serve
 from service.processes.takeover import offered, predecessor
 from service.settings import Settings
 
@@ -67,6 +69,28 @@ def test_nothing_changes_if_a_successor_ends_before_it_confirms(tmp_path: Path) 
         assert not taken.is_set()
 
 
+def test_a_second_successor_never_gets_the_socket_of_a_lethe_that_was_replaced(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound, offered(tmp_path, 1, bound, None) as offer:
+        path = str(tmp_path / "run" / "takeover" / "1.sock")
+        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+            first.connect(path)
+            first.sendall(b"whole")
+            assert not offer.is_taken()
+            _, descriptors, *_ = socket.recv_fds(first, 4096, 1)
+            socket.socket(fileno=descriptors[0]).close()
+            # Both arrive between two looks of the supervisor.
+            first.sendall(b"!")
+            second.connect(path)
+            second.sendall(b"whole")
+            assert offer.is_taken()
+            second.settimeout(5)
+            with pytest.raises(ConnectionResetError):
+                second.recv(1)
+        # Like the socket of a killed one, until its file is removed.
+        with predecessor(tmp_path, None, "127.0.0.1", 0) as none:
+            assert none is None
+
+
 @pytest.mark.parametrize(
     ("role", "port", "refused"),
     [("api", 0, "it runs the part 'whole', and this is 'api'"), (None, 1, "answers at http://127.0.0.1:")],
@@ -108,6 +132,22 @@ def test_a_publication_of_another_format_is_refused_before_anything_has_changed(
     ):
         pass
     assert not taken.is_set()
+
+
+def test_a_process_told_to_drain_before_it_serves_accepts_nothing() -> None:
+    server = Server()
+    server.drain()
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        server.serve(server_config(FastAPI()), bound)
+
+
+@pytest.mark.parametrize("work", ["prepare", "api", "worker", "unlearner"])
+def test_only_the_unlearner_inherits_the_credentials_of_the_ledger_s_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    given = child(work, Settings(home=tmp_path)).environment
+    assert ("AWS_SECRET_ACCESS_KEY" in given) == (work == "unlearner")
 
 
 def test_systemd_learns_that_it_is_ready_if_it_listens(
