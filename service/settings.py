@@ -390,6 +390,6 @@ def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
         name = variable_name(field)
         source = f"--{field.replace('_', '-')} ({name})" if field in flags else name
         message = in_words(problem)
-        secret = field in ("admin_key", "oidc_client_secret") or field.endswith("_url")
+        secret = field in ("admin_key", "oidc_client_secret", "ledger") or field.endswith("_url")
         shown = "" if secret else f", not {str(problem['input'])!r}"
         yield f"{source}: {message}{shown}."

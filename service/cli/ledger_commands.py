@@ -40,7 +40,9 @@ def show(home: Home = Path("var"), as_json: Json = False) -> None:
 
 
 def rotate(home: Home = Path("var"), as_json: Json = False) -> None:
-    """Make a new key. Entries are encrypted with it from the unlearner's next start on; earlier keys stay needed.
+    """Make a new key. Entries are encrypted with it from the unlearner's next start on at the latest.
+
+    Earlier keys stay needed until their entries are trimmed.
 
     Copy it to where you keep the others, outside of LETHE_HOME.
 

@@ -60,7 +60,8 @@ class BucketPlace:
     def numbers(self) -> list[int]:
         """Return the numbers of all entries, ascending."""
         with self._explained("read"):
-            names = [one["path"].rpartition("/")[2] for page in self._store.list() for one in page]
+            # Not below the prefix's own folders, where another ledger may be.
+            names = [one["path"].rpartition("/")[2] for one in self._store.list_with_delimiter()["objects"]]
         return sorted(number for number in map(number_of, names) if number is not None)
 
     def read(self, number: int) -> bytes:

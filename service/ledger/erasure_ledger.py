@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -158,9 +159,7 @@ class ErasureLedger:
         head = self._head
         if last is not None and first is not None and head is not None:
             trimmed = Trimmed(first.number, last.sha256, last.record.version)
-            record = head.record
-            marker = Record(record.model, record.version, record.number, record.fencing)
-            self._append(marker, trimmed)
+            self._append(replace(head.record, tombstones=(), requests={}), trimmed)
         if self._head is None:
             return 0
         old = [number for number in self._place.numbers() if number < self._head.trimmed.first]
@@ -196,9 +195,11 @@ class ErasureLedger:
                     self._keep_first_key()
                 self._head = entry
                 return entry
-            # Taken: by an attempt of ours whose answer was lost, by an unlearner that lost its lease, or by `trim`.
+            # Taken: by an attempt of ours whose answer was lost, by an unlearner that lost its lease, or by `trim`,
+            # which may have a newer key.
             if not self._keys and (self._folder / _UNUSED_KEY).exists():
                 self._keep_first_key()
+            self._keys = keys = read_keys(self._folder)
             found = self._read(number)
             if found.previous != previous:
                 raise altered(self.name, number)

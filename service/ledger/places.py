@@ -1,8 +1,10 @@
 """Where a ledger is kept: a folder, or a bucket of an S3-compatible server. An entry, once created, is not replaced."""
 
+import errno
 import os
 import re
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -40,10 +42,12 @@ class Place(Protocol):
 
 def require_readable(url: str) -> None:
     """Raise ValueError unless `open_place` understands the text."""
+    parts = urlsplit(url)
     if url.startswith("s3://"):
-        if not urlsplit(url).netloc:
-            raise ValueError("must name a bucket, as in s3://bucket/prefix")
-    elif not (url.startswith("/") or (url.startswith("file:///") and not urlsplit(url).query)):
+        # Messages and logs name the place, so it must not contain a password.
+        if not parts.netloc or {"@", ":"} & set(parts.netloc) or parts.query or parts.fragment:
+            raise ValueError("must name a bucket, as in s3://bucket/prefix; the variables AWS_… hold all else")
+    elif not (url.startswith("/") or (url.startswith("file:///") and not (parts.query or parts.fragment))):
         raise ValueError("must be an absolute path, file:///path or s3://bucket/prefix")
 
 
@@ -78,17 +82,27 @@ class FolderPlace:
     def read(self, number: int) -> bytes:
         """Return an entry."""
         try:
-            return (self._folder / name_of(number)).read_bytes()
+            # Without waiting for the writer of a named pipe.
+            descriptor = os.open(self._folder / name_of(number), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, f"{name_of(number)} is not a file")
+                return file.read()
         except OSError as error:
             raise self._unavailable("read", error) from error
 
     def create(self, number: int, content: bytes) -> bool:
-        """Write an entry under another name, sync it, and link it to its own, which never replaces a file."""
+        """Write an entry under another name, sync it, and link it to its own, which never replaces a file.
+
+        Raises Unavailable if the entry before is missing, as in the empty folder where another one should be mounted.
+        """
         path = self._folder / name_of(number)
         temporary = self._folder / f".{path.name}.{secrets.token_hex(8)}"
         try:
             if number == 1:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
+            else:
+                (self._folder / name_of(number - 1)).stat()
             try:
                 descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with os.fdopen(descriptor, "wb") as file:

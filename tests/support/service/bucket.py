@@ -72,6 +72,8 @@ def served_bucket() -> Iterator[Bucket]:
         def listing(self, query: dict[str, list[str]]) -> bytes:
             prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
             keys = sorted(key for key in bucket.objects if key.startswith(prefix) and key > after)
+            if "delimiter" in query:
+                keys = [key for key in keys if "/" not in key.removeprefix(prefix)]
             page, rest = keys[:_PAGE], keys[_PAGE:]
             more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if rest else ""
             contents = "".join(

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -14,6 +14,7 @@ from service.errors import ConfigurationError, KeyMissing, StateMismatch, Unavai
 from service.ledger.erasure_ledger import ErasureLedger, add_key, open_place
 from service.ledger.places import FolderPlace, Place
 from service.ledger.sealed_entries import Record
+from service.settings import load_settings
 from tests.support.service.bucket import Bucket, is_signed, served_bucket
 
 
@@ -136,6 +137,55 @@ def test_a_folder_that_cannot_be_written_is_an_outage_and_leaves_nothing(tmp_pat
     assert [path.name for path in (tmp_path / "absent" / "ledger").iterdir()] == ["000000000001.entry"]
 
 
+def test_nothing_is_written_into_the_empty_folder_under_a_mount(tmp_path: Path, keys: Path) -> None:
+    folder = tmp_path / "ledger"
+    ledger = written(FolderPlace(folder), keys, 2)
+    folder.rename(tmp_path / "unmounted")
+    folder.mkdir()
+    with pytest.raises(Unavailable, match="cannot be written"):
+        ledger.append(record(3))
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+    (tmp_path / "unmounted").rename(folder)
+    ledger.append(record(3))
+    assert len(list(ledger.entries())) == 3
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/null"), Path.mkdir])
+def test_what_is_not_a_file_is_not_read(tmp_path: Path, keys: Path, make: Callable[[Path], None]) -> None:
+    ledger = written(FolderPlace(tmp_path / "ledger"), keys, 2)
+    make(tmp_path / "ledger" / "000000000003.entry")
+    with pytest.raises(Unavailable, match=r"is not a file|Is a directory"):
+        ledger.open()
+
+
+def test_a_ledger_below_another_s_prefix_is_not_part_of_it(bucket: Bucket, keys: Path, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir(mode=0o700)
+    written(open_place("s3://records/lethe/staging"), others, 4)
+    written(open_place("s3://records/lethe"), keys, 2)
+    assert open_place("s3://records/lethe").numbers() == [1, 2]
+
+
+def test_trim_with_a_newer_key_does_not_stop_a_running_writer(tmp_path: Path, keys: Path) -> None:
+    place = FolderPlace(tmp_path / "ledger")
+    ledger = written(place, keys, 3)
+    add_key(keys)
+    ErasureLedger(place, keys, "small").trim(timedelta(0))
+    ledger.append(record(4))
+    assert [entry.record.number for entry in ledger.entries()] == [3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://", "s3://key:password@records/lethe", "s3://records?versionId=1", "s3://records#1", "file:///a#b", "ledger"],
+)
+def test_a_place_is_refused_rather_than_half_understood(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="must") as refused:
+        load_settings(ledger=url)
+    assert "password" not in str(refused.value)
+
+
 @pytest.mark.parametrize("at", [40, 200, -1])
 def test_a_changed_entry_is_noticed(tmp_path: Path, keys: Path, at: int) -> None:
     ledger = written(FolderPlace(tmp_path / "ledger"), keys)
@@ -208,6 +258,7 @@ def test_old_entries_end_and_the_rest_stays_a_chain(place: Place, keys: Path) ->
     [newest, marker] = ErasureLedger(place, keys, "small").entries()
     assert (newest.record.number, marker.record.number, marker.trimmed.first) == (5, 5, 5)
     assert marker.trimmed.version is not None
+    assert (marker.record.log_size, marker.record.log_root) == (5, "ab" * 32)
     ledger.append(record(6))
     assert [entry.record.number for entry in ErasureLedger(place, keys, "small").entries()] == [5, 5, 6]
     # The new beginning is part of the chain: what follows it cannot be removed unseen.
