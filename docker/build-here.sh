@@ -56,13 +56,16 @@ mounts=()
 echo '[global]' >"$work/pip.conf"
 while IFS== read -r name value; do
     echo "$name = $value" >>"$work/pip.conf"
-    [ ! -e "$value" ] || mounts+=(--volume "$value:$value:ro")
+    path=${value#file://}
+    [ ! -e "$path" ] || mounts+=(--volume "$path:$path:ro")
 done < <(python3 -m pip config list 2>/dev/null |
     sed -nE "s/^(global|:env:)\.(index-url|extra-index-url|find-links|cert|trusted-host)='(.*)'$/\2=\3/p" |
     sort -t= -k1,1 -u)
 
 step "buildah build --isolation chroot --file docker/Dockerfile"
-"${buildah[@]}" build --isolation chroot --format docker --file docker/Dockerfile \
+# Debian's buildah 1.28 refuses this option of the health check, which came with Docker 25.
+sed 's/ --start-interval=[0-9]*s//' docker/Dockerfile >"$work/Dockerfile"
+"${buildah[@]}" build --isolation chroot --format docker --file "$work/Dockerfile" \
     --ignorefile docker/Dockerfile.dockerignore --build-arg "BASE=$BASE" --build-arg PIP_OPTIONS=-q \
     --secret "id=pip,src=$work/pip.conf" "${mounts[@]}" --tag lethe:0.1.0 . 2>&1 |
     grep --line-buffered -E '^(\[|STEP|COMMIT|Error|error|ERROR)|Success'

@@ -110,7 +110,7 @@ class Service:
 
     def ask(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         """Run a second command in this container."""
-        return subprocess.run(self._run(command), capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(self._run(command), capture_output=True, text=True, check=False, timeout=600)
 
     def wait_until_healthy(self, seconds: float = 900) -> None:
         check = self.described.get("healthcheck") or {"test": self.image["Healthcheck"]["Test"]}
