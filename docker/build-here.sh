@@ -69,7 +69,7 @@ sed 's/ --start-interval=[0-9]*s//' docker/Dockerfile >"$work/Dockerfile"
     --ignorefile docker/Dockerfile.dockerignore --build-arg "BASE=$BASE" --build-arg PIP_OPTIONS=-q \
     --secret "id=pip,src=$work/pip.conf" "${mounts[@]}" --tag lethe:0.1.0 . 2>&1 |
     grep --line-buffered -E '^(\[|STEP|COMMIT|Error|error|ERROR)|Success'
-"${buildah[@]}" images --format '{{.Name}}:{{.Tag}} {{.Size}}' localhost/lethe
+"${buildah[@]}" images --format '{{.Name}}:{{.Tag}} {{.Size}}' localhost/lethe:0.1.0
 step "the services of docker-compose.yml, on a network of their own"
 # A network, processes and mounts of their own: nothing here meets a port of the machine or outlives this command.
 unshare --net --mount --pid --fork --kill-child --mount-proc \

@@ -112,6 +112,14 @@ class Service:
         """Run a second command in this container."""
         return subprocess.run(self._run(command), capture_output=True, text=True, check=False, timeout=600)
 
+    def ask_beside(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command beside the running program, as `docker exec` does: it sees the same processes."""
+        program = self._program()
+        owner, environment = program.stat(), (program / "environ").read_text().rstrip("\0").split("\0")
+        enter = ["nsenter", f"--target={program.name}", "--mount", "--pid", "--root"]
+        enter += [f"--setuid={owner.st_uid}", f"--setgid={owner.st_gid}", "env", "--ignore-environment", *environment]
+        return subprocess.run([*enter, *command], capture_output=True, text=True, check=False, timeout=600)
+
     def wait_until_healthy(self, seconds: float = 900) -> None:
         check = self.described.get("healthcheck") or {"test": self.image["Healthcheck"]["Test"]}
         test = ["CMD", "/opt/lethe/.venv/bin/python", "-c", VALKEY_HEALTH] if self.name == "redis" else check["test"]
@@ -206,9 +214,12 @@ def main() -> None:
         services[name].start()
         services[name].wait_until_healthy()
     delete_a_node()
-    for name in ("prepare", "unlearner-cpu"):
-        doctor = ["doctor", "--role", "unlearner"] if name == "unlearner-cpu" else ["doctor"]
-        found = services[name].ask([*image["Entrypoint"], *doctor])
+    for name, ask, options in (
+        ("prepare", services["prepare"].ask, []),
+        ("unlearner-cpu", services["unlearner-cpu"].ask_beside, ["--role", "unlearner"]),
+    ):
+        doctor = ["doctor", *options]
+        found = ask([*image["Entrypoint"], *doctor])
         say(f"{name}: {' '.join(doctor)} ended with status {found.returncode}\n{found.stdout.rstrip()}")
         if found.returncode:
             raise SystemExit(found.stderr)
