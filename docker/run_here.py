@@ -85,6 +85,8 @@ class Service:
     def __init__(self, name: str, described: dict[str, Any], image: dict[str, Any], hosts: list[str]) -> None:
         self.name, self.described, self.image = name, described, image
         self.container = buildah("from", "--name", name, *[f"--add-host={host}:127.0.0.1" for host in hosts], IMAGE)
+        # The image's own volume: Debian's buildah mounts it beside the service's, above or below.
+        buildah("config", "--volume", "/var/lib/lethe-", self.container)
         self.log = WORK / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
 
