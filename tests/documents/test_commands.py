@@ -51,6 +51,7 @@ NOT_HERE = {
     'cp -a "$LETHE_HOME"': "the home beside a server of your own; that of private servers is copied",
     "cat > .env": "for Docker",
     "chmod 600 .env": "for Docker",
+    "docker/build-here.sh": "takes minutes, root and buildah; tests/packaging/test_image.py runs it",
     "docker compose": "there is no Docker engine; tests/documents/test_deployment.py reads what it reads",
     ".venv/bin/python -m examples.connectors": "runs until it is stopped: tests/webhooks/test_connectors.py",
     ".venv/bin/alembic revision": "adds a file to the checkout; tests/migrations makes one in a copy",
