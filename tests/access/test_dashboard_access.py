@@ -108,6 +108,9 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
     for path, data in (("find", {"by": "node", "text": "1"}), ("logout", {})):
         stolen = {**data, "form_token": form_token}
         assert (await client.post(f"/dashboard/{path}", data=stolen, headers=SAME_ORIGIN)).status_code == 403
+    # Browsers leave strict cookies out of other sites' forms, but would obey an answer that deletes them.
+    foreign_form = await (await api.client_with(None)).post("/dashboard/logout", headers=foreign[0])
+    assert "set-cookie" not in foreign_form.headers
     assert (await client.get("/dashboard")).status_code == 200
 
 

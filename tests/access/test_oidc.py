@@ -1,5 +1,7 @@
 """Tokens of an OpenID Connect issuer beside API keys, against an issuer that runs here."""
 
+import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joserfc import jws
 
 from service.access.oidc import issuer as issuers
 from service.access.oidc.issuer import Issuer as Client
@@ -129,6 +132,54 @@ async def test_an_issuer_that_is_away_leaves_its_keys_for_a_day_and_api_keys_for
         await verify(token, client, AUDIENCE)
     issuer.is_down, now = False, 86_422.0
     await verify(token, client, AUDIENCE)
+
+
+async def test_while_one_caller_waits_for_the_issuer_the_others_use_the_known_keys(issuer: Issuer) -> None:
+    now = 0.0
+    client = Client(issuer.url, clock=lambda: now)
+    await verify(issuer.token(), client, AUDIENCE)
+    now = 1_000.0
+    issuer.keys_answered.clear()
+    waiting = asyncio.create_task(verify(issuer.token(), client, AUDIENCE))
+    while issuer.key_fetches < 2:
+        await asyncio.sleep(0.01)
+    assert (await asyncio.wait_for(verify(issuer.token(), client, AUDIENCE), 5)).subject == "app-1"
+    assert not waiting.done()
+    issuer.keys_answered.set()
+    await waiting
+
+
+async def test_an_issuer_that_is_away_is_asked_at_most_every_ten_seconds(issuer: Issuer) -> None:
+    now, issuer.is_down = 0.0, True
+    client = Client(issuer.url, clock=lambda: now)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="answered 503"):
+            await client.endpoints()
+        with pytest.raises(Unavailable, match="answered 503"):
+            await verify(issuer.token(), client, AUDIENCE)
+    assert issuer.asked == 1
+    now, issuer.is_down = issuers.REFETCH_S, False
+    assert (await client.endpoints()).token == f"{issuer.url}/token"
+
+
+@pytest.mark.parametrize("answer", ["keys", "token_endpoint_auth_methods_supported"])
+async def test_a_strange_answer_of_the_issuer_is_an_outage(
+    issuer: Issuer, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = issuer._said
+    monkeypatch.setattr(issuer, "_said", lambda document: said(document | {answer: 5}))
+    with pytest.raises(Unavailable, match="publishes no"):
+        await verify(issuer.token(), Client(issuer.url), AUDIENCE)
+
+
+async def test_a_deeply_nested_token_is_refused_as_any_other(api: Api, issuer: Issuer) -> None:
+    nested = b"[" * 3_000
+    header = base64.urlsafe_b64encode(b'{"alg":"RS256","x":' + nested).decode().rstrip("=")
+    client = await api.client_with(f"{header}.e30.AA")
+    refused(await client.get("/model"), 401, "unauthenticated")
+    payload = jws.serialize_compact({"alg": "RS256", "kid": issuer.signing.kid}, nested, issuer.signing)
+    with pytest.raises(Unauthenticated):
+        await verify(payload, Client(issuer.url), AUDIENCE)
 
 
 async def test_clocks_may_differ_by_a_minute(issuer: Issuer) -> None:

@@ -123,6 +123,15 @@ async def test_a_session_has_the_scopes_of_its_token_and_needs_audit_read(
     assert "lethe_session" not in lethe.cookies
 
 
+async def test_an_id_token_too_long_to_keep_leaves_no_earlier_one(api: Api, elsewhere: httpx2.AsyncClient) -> None:
+    lethe = await api.client_with(None)
+    await lethe.get(await returned(lethe, elsewhere, "auditor"))
+    assert "lethe_id_token" in lethe.cookies
+    assert (await lethe.get(await returned(lethe, elsewhere, "member of many"))).status_code == 200
+    assert "lethe_session" in lethe.cookies
+    assert "lethe_id_token" not in lethe.cookies
+
+
 async def test_an_issuer_that_is_away_leaves_sign_in_with_a_key(api: Api, issuer: Issuer) -> None:
     issuer.is_down = True
     lethe = await api.client_with(None)

@@ -36,6 +36,7 @@ class IssuerUnavailable(Unavailable):
         super().__init__(
             f"Tokens cannot be checked: {reason}.", "Try again in a moment, or use an API key: those need no issuer."
         )
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -67,28 +68,35 @@ class Issuer:
         self._endpoints: Endpoints | None = None
         self._keys = _Keys({}, -math.inf)
         self._tried_at = -math.inf
-        self._failure: IssuerUnavailable | None = None
+        #: Why the last fetch failed; empty if it succeeded.
+        self._fault = ""
         self._turn = asyncio.Lock()
 
     async def endpoints(self) -> Endpoints:
         """Return the issuer's endpoints. Raises IssuerUnavailable."""
         async with self._turn:
-            return await self._described()
+            if self._endpoints is None:
+                await self._refetch()
+            if self._endpoints is None:
+                raise IssuerUnavailable(self._fault)
+            return self._endpoints
 
     async def key(self, key_id: str | None) -> Key:
         """Return the public key that a token names; without a name, the issuer's only key.
 
         Raises Unauthenticated when the issuer has no such key, and IssuerUnavailable when that cannot be learned.
         """
-        if self._age() < _FRESH_S and (known := self._find(key_id)) is not None:
+        # While one caller fetches, the others do not wait for an issuer that may not answer.
+        known = self._find(key_id)
+        if known is not None and (self._age() < _FRESH_S or (self._turn.locked() and self._age() < _USABLE_S)):
             return known
         async with self._turn:
             if self._age() >= _FRESH_S or self._find(key_id) is None:
                 await self._refetch()
         if self._age() < _USABLE_S and (known := self._find(key_id)) is not None:
             return known
-        if self._failure is not None:
-            raise self._failure
+        if self._fault:
+            raise IssuerUnavailable(self._fault)
         raise Unauthenticated(
             "The token is signed with a key that its issuer does not publish.",
             f"Get a new token. A key that is new at the issuer is known here after {REFETCH_S:g} seconds.",
@@ -112,25 +120,20 @@ class Issuer:
         return keys.get(key_id)
 
     async def _refetch(self) -> None:
-        """Fetch the keys, unless that was tried lately; keeps the known ones if it fails."""
+        """Fetch endpoints and keys, unless that was tried lately; keeps the known ones if it fails."""
         if self._clock() - self._tried_at < REFETCH_S:
             return
         try:
-            endpoints = await self._described()
-            found = await self._exchange("GET", endpoints.keys)
-            self._keys, self._failure = _Keys(_signing_keys(found), self._clock()), None
+            if self._endpoints is None:
+                said = await self._exchange("GET", self.url.rstrip("/") + "/.well-known/openid-configuration")
+                self._endpoints = self._endpoints_in(said)
+            found = await self._exchange("GET", self._endpoints.keys)
+            self._keys, self._fault = _Keys(_signing_keys(found), self._clock()), ""
         except IssuerUnavailable as failure:
-            self._failure = failure
+            self._fault = failure.reason
             _log.warning("oidc.keys_not_fetched", reason=failure.detail)
-        finally:
-            # From the end, so that those who waited for it do not wait again.
-            self._tried_at = self._clock()
-
-    async def _described(self) -> Endpoints:
-        if self._endpoints is None:
-            said = await self._exchange("GET", self.url.rstrip("/") + "/.well-known/openid-configuration")
-            self._endpoints = self._endpoints_in(said)
-        return self._endpoints
+        # From the end, so that those who waited for it do not wait again.
+        self._tried_at = self._clock()
 
     def _endpoints_in(self, said: Any) -> Endpoints:
         if not isinstance(said, dict) or said.get("issuer") != self.url:
@@ -144,7 +147,9 @@ class Issuer:
                 raise IssuerUnavailable(f"the issuer publishes no https address as {name}")
             return url
 
-        methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        methods = said.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        if not isinstance(methods, list):
+            raise IssuerUnavailable("the issuer publishes no list as token_endpoint_auth_methods_supported")
         return Endpoints(
             keys=endpoint("jwks_uri") or "",
             authorization=endpoint("authorization_endpoint") or "",
@@ -180,14 +185,15 @@ class Issuer:
             raise IssuerUnavailable("the issuer did not answer in time") from None
         except httpx2.HTTPError as error:
             raise IssuerUnavailable(f"the issuer cannot be reached ({type(error).__name__})") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise IssuerUnavailable("the issuer's answer is not JSON") from None
 
 
 def _signing_keys(found: Any) -> Mapping[str | None, Key]:
     """Return the public keys of a JSON Web Key Set that verify signatures, by their id. Others are left out."""
     keys: dict[str | None, Key] = {}
-    for one in found.get("keys", ()) if isinstance(found, dict) else ():
+    published = found.get("keys") if isinstance(found, dict) else None
+    for one in published if isinstance(published, list) else ():
         try:
             key = import_key(one)
         except (JoseError, KeyError, TypeError, ValueError, AttributeError):

@@ -32,6 +32,8 @@ class _Headers(JWSRegistry):
 
 
 _HEADERS = _Headers(algorithms=ALGORITHMS, strict_check_header=False)
+#: What joserfc raises for malformed tokens; RecursionError for deeply nested JSON.
+_MALFORMED = (JoseError, ValueError, TypeError, AttributeError, KeyError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ async def verify(
         raise _refused(f"is longer than {_LONGEST} characters")
     try:
         header = jws.extract_compact(text.encode(), registry=_HEADERS).headers()
-    except (JoseError, ValueError, TypeError, AttributeError, KeyError):
+    except _MALFORMED:
         raise _refused("is not a signed JSON Web Token") from None
     if header.get("alg") not in ALGORITHMS:
         raise _refused(f"is signed by {str(header.get('alg'))[:20]!a}; accepted are {', '.join(ALGORITHMS)}")
@@ -69,7 +71,7 @@ async def verify(
     key = await issuer.key(key_id if isinstance(key_id, str) else None)
     try:
         claims = jwt.decode(text, key, registry=_HEADERS).claims
-    except (JoseError, ValueError, TypeError):
+    except _MALFORMED:
         raise _refused("has a wrong signature") from None
     needed = jwt.JWTClaimsRegistry(
         now=lambda: int(now()),

@@ -84,8 +84,9 @@ async def logout(request: Request) -> Response:
     if session is not None and session.key.is_subject and (elsewhere := await _end_at_issuer(request)):
         # A page instead of a redirect, because a form of this site may lead only to this site.
         response = public_page("continue.html", title="Signed out of Lethe", url=elsewhere)
-    delete_cookie(request, response, SESSION_COOKIE)
-    delete_cookie(request, response, ID_TOKEN_COOKIE)
+    # A form of another site comes without these cookies, and must not sign the user out.
+    for name in {SESSION_COOKIE, ID_TOKEN_COOKIE} & request.cookies.keys():
+        delete_cookie(request, response, name)
     return response
 
 

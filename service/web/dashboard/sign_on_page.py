@@ -89,6 +89,9 @@ async def finish(request: Request, code: str = "", state: str = "", iss: str = "
     set_cookie(request, response, SESSION_COOKIE, token)
     if len(signed_on.id_token) <= _LONGEST_COOKIE:
         set_cookie(request, response, ID_TOKEN_COOKIE, signed_on.id_token)
+    else:
+        # One of an earlier sign-in would end the wrong session.
+        delete_cookie(request, response, ID_TOKEN_COOKIE)
     delete_cookie(request, response, ATTEMPT_COOKIE)
     return response
 

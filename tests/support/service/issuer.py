@@ -26,6 +26,7 @@ AUDIENCE, CLIENT, SECRET = "lethe-api", "lethe-dashboard", "s3cret:/+"
 PEOPLE: dict[str, dict[str, Any]] = {
     "auditor": {"sub": "u-1", "groups": ["privacy-team"]},
     "reader": {"sub": "u-2", "groups": ["everybody"]},
+    "member of many": {"sub": "u-3", "groups": ["privacy-team", *(f"group-{number}" for number in range(400))]},
 }
 
 
@@ -44,6 +45,10 @@ class Issuer:
     #: Answers every request with 503.
     is_down: bool = False
     key_fetches: int = 0
+    #: Keys are answered once this is set.
+    keys_answered: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Requests for its configuration.
+    asked: int = 0
     #: Browser's session -> the person's name.
     sessions: dict[str, str] = field(default_factory=dict)
     #: Code -> the sign-in that it ends.
@@ -51,6 +56,7 @@ class Issuer:
 
     def __post_init__(self) -> None:
         self.published.append(self.signing)
+        self.keys_answered.set()
 
     def rotate(self) -> None:
         """Sign with a new key from now on; the earlier one is withdrawn."""
@@ -79,6 +85,7 @@ class Issuer:
 
     async def configuration(self, _: Request) -> Response:
         at = self.url
+        self.asked += 1
         return self._said(
             {
                 "issuer": at,
@@ -91,6 +98,7 @@ class Issuer:
 
     async def keys(self, _: Request) -> Response:
         self.key_fetches += 1
+        await self.keys_answered.wait()
         # As some issuers do, it also publishes a key that is not for signatures, and one of an unknown kind.
         others = [{"kty": "RSA", "use": "enc", "kid": "enc"}, {"kty": "AKP", "kid": "later", "pub": "x"}]
         return self._said({"keys": [*others, *(key.as_dict(private=False) for key in self.published)]})
