@@ -37,7 +37,7 @@ def serve(handler: type[BaseHTTPRequestHandler], report: Report) -> None:
                     report(token, outcome)
                     # Node and token are personal data: only the id stays, so that a replay is recognised.
                     _run("UPDATE jobs SET node = NULL, token = NULL WHERE id = ?", job)
-            except (LetheClientError, httpx2.HTTPError) as error:
+            except (LetheClientError, httpx2.HTTPError, ValueError) as error:
                 print(f"Job {job} will be tried again: {error}", file=sys.stderr)
         time.sleep(float(os.environ.get("PAUSE_S", "10")))
 

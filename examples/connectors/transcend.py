@@ -35,15 +35,15 @@ class Webhooks(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Store the job before answering. Only what the token signs names the node, and a token counts once."""
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
             signed = jwt.decode(self.headers.get("x-sombra-token", ""), KEY, algorithms=["ES384"]).claims
             CLAIMS.validate(signed)
-        except (JoseError, ValueError):
+        except (JoseError, ValueError, RecursionError):
             return self.send_error(401)
-        if json.loads(body)["type"] != "ERASURE":
-            return self.send_error(400, "This connector only erases")
-        jobs.add(signed["jti"], signed["value"], self.headers["x-transcend-nonce"])
+        size, nonce = int(self.headers.get("Content-Length", 0)), self.headers.get("x-transcend-nonce", "")
+        if not nonce or not 0 < size <= 1 << 20 or json.loads(self.rfile.read(size))["type"] != "ERASURE":
+            return self.send_error(400, "This connector takes erasures with a nonce, of at most 1 MiB")
+        jobs.add(signed["jti"], signed["value"], nonce)
         self.send_response(200)
         return self.end_headers()
 

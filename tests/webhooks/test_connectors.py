@@ -171,6 +171,14 @@ def webhook(client: httpx2.Client, token: str, nonce: str, kind: str = "ERASURE"
     return client.post("/webhooks/transcend/dsr-job", headers=headers, json=body).status_code
 
 
+def announcing(client: httpx2.Client, token: str, size: int) -> bytes:
+    """Send a webhook that announces a body of `size` bytes, and none of it; returns the line with the status."""
+    with socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=_PATIENCE_S) as peer:
+        head = f"x-sombra-token: {token}\r\nx-transcend-nonce: n\r\nContent-Length: {size}"
+        peer.sendall(f"POST / HTTP/1.0\r\n{head}\r\n\r\n".encode())
+        return peer.recv(64).partition(b"\r\n")[0]
+
+
 def with_hmac(token: str, secret: bytes) -> str:
     """Return the token's claims under another algorithm, which takes the public key for a secret."""
     signed = b".".join((urlsafe_b64encode(b'{"alg":"HS256"}').rstrip(b"="), token.split(".")[1].encode()))
@@ -223,6 +231,11 @@ def test_each_connector_deletes_once_what_is_authentic_and_reports_it(
             ):
                 assert webhook(client, forged, "nonce-0") == 401
             assert webhook(client, signed("job-0", "6"), "nonce-0", "ACCESS") == 400
+            # Without a nonce, the outcome could not be reported.
+            assert webhook(client, replayed, "") == 400
+            # Bodies are read only of authentic webhooks, and only small ones.
+            for token, status in (("", b"401"), (replayed, b"400")):
+                assert status in announcing(client, token, 1 << 40)
             assert webhook(client, replayed, "nonce-5") == 200
             assert webhook(client, replayed, "nonce-attacker", node="6") == 200
             assert webhook(client, signed("job-2", "nobody"), "nonce-nobody") == 200
