@@ -139,10 +139,10 @@ async def test_while_one_caller_waits_for_the_issuer_the_others_use_the_known_ke
     client = Client(issuer.url, clock=lambda: now)
     await verify(issuer.token(), client, AUDIENCE)
     now = 1_000.0
+    issuer.keys_asked.clear()
     issuer.keys_answered.clear()
     waiting = asyncio.create_task(verify(issuer.token(), client, AUDIENCE))
-    while issuer.key_fetches < 2:
-        await asyncio.sleep(0.01)
+    await issuer.keys_asked.wait()
     assert (await asyncio.wait_for(verify(issuer.token(), client, AUDIENCE), 5)).subject == "app-1"
     assert not waiting.done()
     issuer.keys_answered.set()

@@ -45,7 +45,8 @@ class Issuer:
     #: Answers every request with 503.
     is_down: bool = False
     key_fetches: int = 0
-    #: Keys are answered once this is set.
+    #: Set by a request for keys, which is answered once the second is set.
+    keys_asked: asyncio.Event = field(default_factory=asyncio.Event)
     keys_answered: asyncio.Event = field(default_factory=asyncio.Event)
     #: Requests for its configuration.
     asked: int = 0
@@ -98,6 +99,7 @@ class Issuer:
 
     async def keys(self, _: Request) -> Response:
         self.key_fetches += 1
+        self.keys_asked.set()
         await self.keys_answered.wait()
         # As some issuers do, it also publishes a key that is not for signatures, and one of an unknown kind.
         others = [{"kty": "RSA", "use": "enc", "kid": "enc"}, {"kty": "AKP", "kid": "later", "pub": "x"}]
