@@ -19,7 +19,7 @@ from service.cli.server import Home
 from service.domain.formats import plural
 from service.domain.kinds import DELETIONS, RequestKind
 from service.domain.states import RepairPolicy
-from service.errors import AlreadyRunning, ConfigurationError, LeaseLost
+from service.errors import AlreadyRunning, ConfigurationError, LeaseLost, StateMismatch
 from service.home_id import require_local_disks
 from service.settings import Settings, load_settings
 
@@ -203,8 +203,8 @@ async def _lease(
 ) -> "Lease":
     """Acquire the lease, waiting for a killed process's lease to expire.
 
-    Raises AlreadyRunning when it does not expire, AnotherHome unless `take_over` is set, and StateMismatch if the
-    erasure ledger is ahead of the database, unless it is replayed.
+    Raises AlreadyRunning when it does not expire, and AnotherHome unless `take_over` is set. Raises StateMismatch if
+    the erasure ledger is ahead of the database and not replayed, or has no entry to replay.
     """
     from service.db import lease as leases
     from service.home_id import id_of
@@ -215,6 +215,11 @@ async def _lease(
     ledger = ErasureLedger.of(settings.ledger, settings.home, store.manifest.name)
     head = None if ledger is None else await asyncio.to_thread(ledger.open)
     above = max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing())
+    if ledger is not None and head is None and with_ledger:
+        raise StateMismatch(
+            f"The erasure ledger {ledger.name} has no entries.",
+            "Mount or name its folder or bucket. If none was ever written, run `./lethe recover` without --ledger.",
+        )
     if ledger is not None and head is not None:
         if not with_ledger:
             await require_replayed(engine, ledger)

@@ -31,7 +31,9 @@ REPLAY = "Stop Lethe and run `./lethe recover --ledger`, which deletes again all
 async def secure(context: Context, version: Version) -> None:
     """Record a finished version in the ledger, before its requests are completed.
 
-    Changes nothing if the ledger has it. Raises Unavailable, and StateMismatch if another home writes to the ledger.
+    Changes nothing if the ledger has it. The entry of a recovery has all tombstones of the database.
+
+    Raises Unavailable, and StateMismatch if another home writes to the ledger.
     """
     ledger = context.erasures
     if ledger is None or ledger.head is None or version.number <= ledger.head.record.number:
@@ -40,6 +42,11 @@ async def secure(context: Context, version: Version) -> None:
         record = await _since(
             connection, context, ledger.head.record.number, version.id, version.number, version.fencing
         )
+        if version.cause is Cause.RECOVERY:
+            # Between a restore and its recovery, Lethe may have run without the ledger, under numbers that it has.
+            void = [one for one in record.tombstones if one.is_void]
+            everything = await _everything(connection, context)
+            record = replace(record, tombstones=(*everything.tombstones, *void))
     if record.requests or record.tombstones:
         await context.run(partial(ledger.append, record))
 
@@ -122,7 +129,8 @@ async def missing_from_database(context: Context, current: VersionRef) -> Replay
         in_store = (entry.record.fencing, entry.record.number) <= (current.fencing, current.version)
         for one in entry.record.tombstones:
             newest[one.hash] = one
-            if not one.is_void and not in_store:
+            # Void or not: an entry of several versions may have the deletion and the return in one.
+            if not in_store:
                 again.add(one.hash)
     wanted = [one for one in newest.values() if not one.is_void or one.hash in again]
     summary = LedgerReplay(

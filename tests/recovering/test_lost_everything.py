@@ -128,6 +128,8 @@ def test_a_ledger_that_begins_late_has_what_was_deleted_before(secured: Site) ->
     unsecured = replace(site, settings=without)
     unsecured.delete(node_body("3"))
     restore = backed_up(site)
+    refused = site.recover("--ledger")
+    assert (refused.status, "has no entries" in refused.stderr) == (1, True)
     unsecured.delete(features_body("20"))
     site.serve(only_a_start)
     [first] = entries(site)
@@ -180,6 +182,36 @@ def test_deletions_go_on_while_the_ledger_cannot_be_written_and_complete_when_it
     site.world.nodes.add("21")
     assert len(entries(site)) == 3
     site.assert_forgotten()
+
+
+@pytest.mark.slow
+def test_what_ran_without_the_ledger_after_a_restore_survives_the_next_restore(secured: Site) -> None:
+    site, unsecured = secured, replace(secured, settings=secured.settings.model_copy(update={"ledger": None}))
+    ledger = Path(str(site.settings.ledger))
+    site.delete(node_body("3"))
+    first = site.moment()
+    # In one entry: "5" is deleted and returns. Its older data must not.
+    unsecured.delete(node_body("5"))
+    unsecured.serve(lambda lethe: come_back(lethe, "5"))
+    site.serve(only_a_start)
+    site.delete(node_body("21"), node_body("30"), node_body("6"))
+    for deleted_in_between in ("7", None):
+        site.restore_store(first)
+        site.restore_database(first)
+        if deleted_in_between is not None:
+            ledger.rename(ledger.with_name("forgotten"))
+            refused = site.recover("--take-over", "--ledger")
+            assert (refused.status, "is empty" in refused.stderr) == (1, True)
+            ledger.with_name("forgotten").rename(ledger)
+            # The number of this version is one that the ledger has.
+            unsecured.delete(node_body(deleted_in_between))
+        ran = site.recover("--take-over", "--ledger", "--json")
+        assert ran.status == 0, ran.stderr
+
+    async def look(lethe: Lethe) -> None:
+        assert await statuses(lethe, "3", "5", "21", "30", "6", "7", "8") == [410, 410, 410, 410, 410, 410, 200]
+
+    site.serve(look)
 
 
 @pytest.mark.slow
