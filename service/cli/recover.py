@@ -216,10 +216,7 @@ async def _lease(
     head = None if ledger is None else await asyncio.to_thread(ledger.open)
     above = max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing())
     if ledger is not None and head is None and with_ledger:
-        raise StateMismatch(
-            f"The erasure ledger {ledger.name} has no entries.",
-            "Mount or name its folder or bucket. If none was ever written, run `./lethe recover` without --ledger.",
-        )
+        raise StateMismatch(f"The erasure ledger {ledger.name} has no entries.", "Mount it, or leave --ledger out.")
     if ledger is not None and head is not None:
         if not with_ledger:
             await require_replayed(engine, ledger)
