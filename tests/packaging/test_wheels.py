@@ -72,7 +72,7 @@ class Wheel:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     """The wheels of a copy of this checkout, with a dataset beside the code and files that must not be shipped."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    requirements = (f"requirements{part}.txt" for part in ("", "-downloads", "-tables", "-bucket"))
+    requirements = (path.name for path in ROOT.glob("requirements*.txt"))
     for name in ("LICENSE", "README.md", "pyproject.toml", *requirements):
         shutil.copy(ROOT / name, source)
     for name in ("wheels", "projector", "model_store", "service", "lethe_client", "migrations"):
