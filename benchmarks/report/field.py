@@ -80,17 +80,17 @@ def _row(results: Results, dataset: str, method: str, name: str, when: str) -> l
 
 def _certified(results: Results) -> str:
     """Return a sentence about the noise of IDEA, if it was measured."""
-    told = []
+    amounts = []
     for dataset in results.datasets(_EXPERIMENT):
         for method in FIELD:
             noise, needed = (
                 results.mean(_EXPERIMENT, dataset, method, DELETED, each) for each in ("noise", "certified_noise")
             )
             if noise and needed:
-                told.append(f"{method} on {called(dataset)} adds {number(noise)} of the {number(needed)}")
-    if not told:
+                amounts.append(f"{method} on {called(dataset)} adds {number(noise)} of the {number(needed)}")
+    if not amounts:
         return ""
     return (
         "IDEA’s noise is what its authors’ code adds. Its Theorem 3 asks for more at (1, 1e-4), with the constants of "
-        f"that code: {'; '.join(told)}."
+        f"that code: {'; '.join(amounts)}."
     )

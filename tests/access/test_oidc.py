@@ -18,19 +18,13 @@ from service.domain.scopes import Scope
 from service.errors import Unauthenticated, Unavailable
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
-from tests.support.service.issuer import AUDIENCE, CLIENT, SECRET, Issuer, issuing, new_key
+from tests.support.service.issuer import AUDIENCE, CLIENT, SECRET, Issuer, new_key
 
 GRANTS = {
     "scope": {"lethe.delete": ["deletions:write", "deletions:read"], "lethe.predict": ["predictions:read"]},
     "groups": {"privacy-team": ["audit:read"]},
     "realm_access.roles": {"deleter": ["deletions:write"]},
 }
-
-
-@pytest.fixture
-async def issuer() -> AsyncIterator[Issuer]:
-    async with issuing() as running:
-        yield running
 
 
 @pytest.fixture

@@ -13,15 +13,9 @@ import pytest
 from service.domain.scopes import Scope
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
-from tests.support.service.issuer import CLIENT, SECRET, Issuer, issuing
+from tests.support.service.issuer import CLIENT, SECRET, Issuer
 
 GRANTS = json.dumps({"groups": {"privacy-team": ["audit:read"], "everybody": ["predictions:read"]}})
-
-
-@pytest.fixture
-async def issuer() -> AsyncIterator[Issuer]:
-    async with issuing() as running:
-        yield running
 
 
 @pytest.fixture

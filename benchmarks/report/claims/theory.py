@@ -189,7 +189,7 @@ CLAIMS = (
                 for each in ("after", *_ENDS)
             )
         ),
-        "All cases are undecided, so this is no evidence against it either. Retraining learns the sigmas of diffusion "
+        "All cases are undecided, so nothing contradicts the claim either. Retraining learns the sigmas of diffusion "
         "again, on 1 % fewer nodes.",
         "test_robustness.py::test_the_projection_can_be_worse_than_retraining",
         setting=_OGB,
@@ -247,7 +247,7 @@ CLAIMS = (
         "Theorem 2, proof",
         "w* = (1/lambda) sum_i alpha_i y_i x_i, regardless of the initialization.",
         lambda results: [],
-        "The gradient of a strongly convex objective vanishes in one point alone, whatever the start.",
+        "A strongly convex objective has exactly one minimum, so every start leads to the same weights.",
         shown="benchmarks/test_theory.py::"
         "test_the_weights_change_most_without_a_misclassified_node_and_its_dual_variable_is_never_zero",
     ),

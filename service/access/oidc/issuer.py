@@ -19,7 +19,7 @@ from service.errors import Unauthenticated, Unavailable
 
 #: Time for one exchange with the issuer (seconds), and most bytes read of its answer.
 _EXCHANGE_S, _MOST_READ = 10.0, 1 << 20
-#: Least time between two fetches of the keys (seconds), whatever tokens arrive.
+#: Shortest time between two fetches of the keys (seconds). No token can cause more of them.
 REFETCH_S = 10.0
 #: Age at which keys are fetched again, so that keys that the issuer has withdrawn end (seconds).
 _FRESH_S = 900.0
