@@ -1,7 +1,7 @@
 """The headline: exact and approximate methods beside each other."""
 
 from benchmarks.paper.experiments import EXPERIMENTS
-from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, losses_of
 from benchmarks.report.results import REPAIRED, RETRAINED, Results, called, number, percent, spread
 from benchmarks.report.section import Table
 
@@ -81,7 +81,7 @@ def _closest(results: Results, dataset: str) -> str | None:
 
 def _row(results: Results, dataset: str, method: str, seeds: int) -> list[str]:
     key = ("batches", dataset, method)
-    area = results.mean("lira", dataset, method, f"ovr, {NEVER_THERE_QUESTION}", "auc")
+    area = results.mean("lira", dataset, method, f"{losses_of(method)[0]}, {NEVER_THERE_QUESTION}", "auc")
     best = method not in (*_EXACT, _PRINTED)
     return [
         f"{method} (closest approximate method)" if best else method,

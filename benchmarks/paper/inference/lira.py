@@ -16,6 +16,8 @@ Hayes et al. use images, not nodes, and leave these points open. The choices her
   "unlearned or never there": both models have unlearned 5 % by the method, with or without the target among them. Only
   traces of the node itself help.
 * Methods that add noise draw it again for every model, as for the attacked one.
+* A ridge regression is compared with the same regression retrained. GraphEditor keeps its first ridge when it forgets,
+  so its retrained models have that ridge as well.
 """
 
 from collections.abc import Callable
@@ -26,9 +28,10 @@ import numpy as np
 
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.lira import Mask, attack, confidence
-from benchmarks.baselines.catalogue import FIELD, build
-from benchmarks.baselines.linear import remaining, train_linear
+from benchmarks.baselines.catalogue import EDITOR_RETRAINING, FIELD, build, is_squared
+from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.protocol import Array, Baseline, BaselineError, Nodes
+from benchmarks.paper.forgetting.closeness import retraining_of
 from benchmarks.paper.setting import spec_of
 from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
@@ -75,12 +78,9 @@ def lira(graph: Graph, unit: Unit) -> Cases:
     targets.
     """
     models = _MODELS if graph.nodes > _SMALL_GRAPH else _FEW_MODELS
-    losses = (LossKind.OVR,) if unit.method in ONE_AGAINST_REST else (LossKind.OVR, LossKind.SOFTMAX)
-    if unit.method in FIELD:
-        losses = (LossKind.SOFTMAX,)
-    for loss in losses:
+    for loss in losses_of(unit.method):
         spec = replace(spec_of(unit.dataset, unit.method), loss=loss)
-        shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS)
+        shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS, retraining_of(unit.method))
 
         def make(number: int, spec: ModelSpec = spec) -> Baseline:
             return build(unit.method, spec, unit.seed * models + number, spec.regularization)
@@ -110,10 +110,21 @@ def lira(graph: Graph, unit: Unit) -> Cases:
             )
 
 
+def losses_of(method: str) -> tuple[LossKind, ...]:
+    """Return the losses that a method is attacked with."""
+    if is_squared(method):
+        return (LossKind.SQUARED,)
+    if method in FIELD:
+        return (LossKind.SOFTMAX,)
+    return (LossKind.OVR,) if method in ONE_AGAINST_REST else (LossKind.OVR, LossKind.SOFTMAX)
+
+
 @lru_cache(maxsize=2)
-def shadows_of(graph: Graph, spec: ModelSpec, seed: int, models: int, share: float) -> Shadows:
-    """Draw targets, a `share` of the training nodes, for an even number of models, and record the retrained models'
-    answers.
+def shadows_of(
+    graph: Graph, spec: ModelSpec, seed: int, models: int, share: float, retraining: str = "retraining"
+) -> Shadows:
+    """Draw targets, a `share` of the training nodes, for an even number of models, and record the answers of models
+    retrained by the method `retraining`.
 
     Cached for both losses. Raises BaselineError if a graph has too few training nodes to draw targets from.
     """
@@ -131,7 +142,10 @@ def shadows_of(graph: Graph, spec: ModelSpec, seed: int, models: int, share: flo
     size = round(_TRAINED * others.size)
     training = tuple(np.sort(random.choice(others, size, replace=False)) for _ in range(models))
     left = remaining(graph, targets)
-    models_without = (train_linear(_trained_on(left, nodes), spec) for nodes in training)
+    # The ridge is lambda times the number of rows, of which the model that forgets had `half` more.
+    factor = (size + half) / size if retraining == EDITOR_RETRAINING else 1.0
+    trainer = build(retraining, spec, seed, factor * spec.regularization)
+    models_without = (trainer.fit(_trained_on(left, nodes)) for nodes in training)
     retrained = [_confidence(graph, model.predict_on(graph), targets) for model in models_without]
     return Shadows(graph, targets, members, training, np.stack(retrained))
 

@@ -11,6 +11,8 @@ from benchmarks.attacks.lira import CHANCE, Attackers, Estimate, Ranked, attack
 from benchmarks.baselines.lethe import Held, Lethe
 from benchmarks.baselines.linear import logits, probabilities
 from benchmarks.baselines.protocol import Array, Baseline, Nodes
+from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor
+from benchmarks.paper.forgetting.closeness import retraining_of
 from benchmarks.paper.inference.lira import Shadows, shadows_of
 from model_store.datasets.load import load_dataset
 from projector import ModelSpec
@@ -124,3 +126,14 @@ def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_
         assert none.low <= 0.5 <= none.high
         assert leak.low > 0.5
         assert leak.low > none.value
+
+
+@pytest.mark.parametrize("method", ["closed-form sgc", "graph editor"])
+def test_ridge_regressions_forget_exactly_and_are_compared_with_their_own_retraining(method: str) -> None:
+    spec = ModelSpec(loss=LossKind.SQUARED, regularization=1e-2)
+    graph = load_dataset("synthetic:n=60,d=12,classes=3,seed=1", data_dirs=(), seed=0)
+    told = shadows_of(graph, spec, 0, 8, 0.4, retraining_of(method))
+    baseline = ClosedFormSgc(spec) if method == "closed-form sgc" else GraphEditor(spec, Editing.CLOSED_FORM)
+    np.testing.assert_allclose(told.unlearned(lambda number: baseline), told.retrained, atol=1e-8)
+    other = shadows_of(graph, spec, 0, 8, 0.4)
+    assert np.abs(other.retrained - told.retrained).max() > 1e-2 or method == "closed-form sgc"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.linear import remaining, stacked
 from benchmarks.baselines.retraining import Retraining
-from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor, with_rows, without_rows
+from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor, exchanged, with_rows, without_rows
 from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, PropagationKind
@@ -67,6 +67,9 @@ def test_rows_leave_and_join_an_inverse_as_the_matrix_without_and_with_them_is_i
     S = inverted(M)
     np.testing.assert_allclose(without_rows(S, A), inverted(M - A.T @ A), atol=1e-12)
     np.testing.assert_allclose(with_rows(S, B), inverted(M + B.T @ B), atol=1e-12)
+    # B has more rows than columns; its first rows have not.
+    for joining in (B, B[:5]):
+        np.testing.assert_allclose(exchanged(S, A, joining), inverted(M - A.T @ A + joining.T @ joining), atol=1e-12)
 
 
 def test_fine_tuning_is_five_hundred_steps_of_adam_on_the_cross_entropy_of_what_remains() -> None:
