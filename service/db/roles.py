@@ -177,7 +177,11 @@ _UNLESS_DONE = """
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END $$
 """
-_MAY_BECOME = text("SELECT pg_has_role(current_user, :role, 'SET')")
+#: Before Postgres 16, every member may.
+_MAY_BECOME = text("""
+    SELECT pg_has_role(current_user, :role,
+        CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END)
+""")
 _MAY_GRANT = text("SELECT pg_has_role(current_user, :role, 'MEMBER WITH ADMIN OPTION')")
 _OWNS_TABLES = text("""
     SELECT bool_or(pg_has_role(session_user, relowner, 'MEMBER')) FROM pg_class

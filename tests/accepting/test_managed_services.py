@@ -1,19 +1,21 @@
 """Connection strings of managed services, in the form that their documentation prints, against real servers.
 
-Names, logins and databases are placeholders there; here they are the tests' own. Hosts resolve to 127.0.0.1, where a
-front ends TLS with a certificate for them: the tests' builds of Postgres and Valkey have no TLS.
+Names, logins and databases are placeholders there; here they are the tests' own. Hosts resolve to 127.0.0.1. The tests'
+builds of Postgres and Valkey have no TLS, so a front ends it, with a certificate for the hosts. Debian's packages
+`postgresql` and `redis-server` end it themselves (slow).
 """
 
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from service.queue.connection import version_of
 from tests.support.clients.command_line import CommandLine
@@ -21,6 +23,7 @@ from tests.support.everyday import every_case
 from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.certificates import Certificate
 from tests.support.service.tls_front import TlsFront
+from tests.support.service.tls_servers import MUTUAL, tls_postgres, tls_redis
 
 _PASSWORD = "hunter2+a/b="
 #: Per service: the address of its documentation, and the strings.
@@ -111,79 +114,159 @@ def lethe(capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(capsys)
 
 
+@dataclass(frozen=True)
+class Certificates:
+    """An authority that stands for a public one, and what it signed: for all hosts, and for a client."""
+
+    authority: Certificate
+    server: Certificate
+    client: Certificate
+
+
+@dataclass(frozen=True)
+class Managed:
+    """Servers that stand for the services."""
+
+    #: String -> the port that stands for its host and port.
+    ports: Mapping[str, int]
+    #: The login and database for a string of Postgres.
+    login: Callable[[str], URL]
+    #: Asserts that a string has just reached its server, by TLS.
+    reached: Callable[[str], None]
+
+
 @pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    """A Valkey with the password, and a user with the rights that Lethe's message lists."""
-    server = ValkeyProcess(tmp_path)
-    server.start()
-    with redis.Redis.from_url(server.url) as client:
-        rights = "+@stream +@transaction +@connection +@scripting +@list +@bitmap +get +set +expire +persist ~lethe:*"
-        client.execute_command("ACL", "SETUSER", "lethe", "on", f">{_PASSWORD}", "+info", *rights.split())
-        client.config_set("requirepass", _PASSWORD)
-    yield server
-    server.kill()
-
-
-def test_strings_of_managed_services_reach_the_server_with_the_tls_that_they_ask_for(
-    lethe: CommandLine, empty_database_url: str, valkey: ValkeyProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = sorted({place(one)[0] for one in (*_OF_POSTGRES, *_OF_REDIS)})
+def certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificates:
     folders = [tmp_path / name for name in ("authority", "server", "client")]
     for folder in folders:
         folder.mkdir()
     authority = Certificate.make(folders[0])
-    server, client = (Certificate.make(folder, by=authority, names=hosts) for folder in folders[1:])
-    files = {"=CA": authority.certificate, "=CERT": client.certificate, "=KEY": client.key}
-    # The authority stands for a public one.
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    hosts = sorted({place(one)[0] for one in (*_OF_POSTGRES, *_OF_REDIS)})
+    return Certificates(authority, *(Certificate.make(one, by=authority, names=hosts) for one in folders[1:]))
+
+
+@pytest.fixture
+def behind_fronts(certificates: Certificates, empty_database_url: str, tmp_path: Path) -> Iterator[Managed]:
+    """The tests' Postgres and Valkey behind fronts, which know the name that a client asked for."""
     own = make_url(empty_database_url)
     assert own.host is not None
     assert own.port is not None
-    behind, at = (own.host, own.port), tmp_path / "valkey.sock"
+    behind, server, valkey = (own.host, own.port), certificates.server, ValkeyProcess(tmp_path)
     with (
         TlsFront(behind, server, postgres=True) as plain,
-        TlsFront(behind, server, postgres=True, clients=authority) as mutual,
+        TlsFront(behind, server, postgres=True, clients=certificates.authority) as mutual,
         TlsFront(behind, server, postgres=True, endpoint=b"endpoint=ep-cool-darkness-123456") as neon,
-        TlsFront(str(at), server) as of_redis,
+        TlsFront(str(tmp_path / "valkey.sock"), server) as of_redis,
     ):
         fronts = dict.fromkeys(_OF_REDIS, of_redis) | {
             one: mutual if "CERT" in one else neon if "endpoint" in one else plain for one in _OF_POSTGRES
         }
-        resolve(monkeypatch, {place(url): front.port for url, front in fronts.items()})
 
-        def filled(url: str) -> str:
-            login = f"{own.username}:{own.password}"
-            escaped = _PASSWORD.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
-            for name, path in files.items():
-                url = url.replace(name, f"={path}")
-            return url.replace("LOGIN", login).replace("PASSWORD", escaped).replace("/DB", f"/{own.database}")
+        def reached(url: str) -> None:
+            names, fronts[url].names = fronts[url].names, []
+            assert set(names) == {place(url)[0]}
 
-        for url in _OF_POSTGRES:
-            fronts[url].names.clear()
+        valkey.start()
+        try:
+            protect(redis.Redis.from_url(valkey.url))
+            yield Managed({url: front.port for url, front in fronts.items()}, lambda _: own, reached)
+        finally:
+            valkey.kill()
+
+
+@pytest.fixture
+def of_debian(certificates: Certificates) -> Iterator[Managed]:
+    """Debian's Postgres and Redis, which accept TLS alone. Only a proxy like Neon's takes an endpoint."""
+    own = make_url(f"postgresql://{MUTUAL}:{escaped(_PASSWORD)}@/{MUTUAL}")
+    with (
+        tls_postgres(certificates.server, certificates.authority, "lethe", _PASSWORD) as postgres,
+        tls_redis(certificates.server, certificates.authority) as (of_redis, client),
+    ):
+        protect(client)
+        read = len(postgres.log.read_text())
+
+        def reached(url: str) -> None:
+            nonlocal read
+            log = postgres.log.read_text()
+            logins, read = [one for one in log[read:].splitlines() if "connection authorized" in one], len(log)
+            assert all("SSL enabled (protocol=TLSv1.3" in one for one in logins)
+            assert bool(logins) is (url in _OF_POSTGRES)
+
+        yield Managed(
+            dict.fromkeys(_OF_REDIS, of_redis.port)
+            | {url: postgres.port for url in _OF_POSTGRES if "endpoint" not in url},
+            lambda url: own if "CERT" in url else own.set(username="lethe", database="lethe"),
+            reached,
+        )
+
+
+def protect(client: redis.Redis) -> None:
+    """Set the password, and add a user with the rights that Lethe's message lists."""
+    with client:
+        rights = "+@stream +@transaction +@connection +@scripting +@list +@bitmap +get +set +expire +persist ~lethe:*"
+        client.execute_command("ACL", "SETUSER", "lethe", "on", f">{_PASSWORD}", "+info", *rights.split())
+        client.config_set("requirepass", _PASSWORD)
+
+
+def escaped(text: str) -> str:
+    return text.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        "behind_fronts",
+        pytest.param(
+            "of_debian", marks=[pytest.mark.slow, pytest.mark.needs("initdb"), pytest.mark.needs("redis-server")]
+        ),
+    ],
+)
+def test_strings_of_managed_services_reach_the_server_with_the_tls_that_they_ask_for(
+    lethe: CommandLine,
+    certificates: Certificates,
+    servers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    managed: Managed = request.getfixturevalue(servers)
+    client = certificates.client
+    files = {"=CA": certificates.authority.certificate, "=CERT": client.certificate, "=KEY": client.key}
+    resolve(monkeypatch, {place(url): port for url, port in managed.ports.items()})
+
+    def filled(url: str) -> str:
+        own = managed.login(url)
+        for name, path in files.items():
+            url = url.replace(name, f"={path}")
+        url = url.replace("LOGIN", f"{own.username}:{escaped(str(own.password))}")
+        return url.replace("PASSWORD", escaped(_PASSWORD)).replace("/DB", f"/{own.database}")
+
+    assert {*_OF_POSTGRES, *_OF_REDIS} - set(managed.ports) <= {one for one in _OF_POSTGRES if "endpoint" in one}
+    for url in managed.ports:
+        if url in _OF_POSTGRES:
             monkeypatch.setenv("DATABASE_URL", filled(url))
             migrated = lethe("migrate", "--home", tmp_path)
             assert migrated.status == 0, (url, migrated.stderr)
-            assert set(fronts[url].names) == {place(url)[0]}, url
-        for url in _OF_REDIS:
-            of_redis.names.clear()
+        else:
             monkeypatch.setenv("REDIS_URL", filled(url))
             assert asyncio.run(version_of(filled(url), socket_timeout_s=10))
-            assert of_redis.names == [place(url)[0]], url
-        findings = found(lethe("doctor", "--home", tmp_path, "--json").stdout)
-        assert (findings["postgres"], findings["redis"]) == (True, True)
+        managed.reached(url)
+    findings = found(lethe("doctor", "--home", tmp_path, "--json").stdout)
+    assert (findings["postgres"], findings["redis"]) == (True, True)
 
-        # The certificate is for another name.
-        for verified in (_OF_POSTGRES[0], _OF_REDIS[1]):
-            resolve(monkeypatch, {("localhost.example", place(verified)[1]): fronts[verified].port})
-            variable = "REDIS_URL" if verified in _OF_REDIS else "DATABASE_URL"
-            monkeypatch.setenv(variable, filled(verified).replace(place(verified)[0], "localhost.example"))
-        checked = lethe("doctor", "--home", tmp_path, "--json")
-        findings = found(checked.stdout)
-        assert (findings["postgres"], findings["redis"]) == (False, False)
-        refused = lethe("migrate", "--home", tmp_path)
-        assert refused.status == 2
-        for secret in (str(own.password), _PASSWORD):
-            assert secret not in checked.stdout + checked.stderr + refused.stdout + refused.stderr
+    # The certificate is for another name.
+    for verified in (_OF_POSTGRES[0], _OF_REDIS[1]):
+        resolve(monkeypatch, {("localhost.example", place(verified)[1]): managed.ports[verified]})
+        variable = "REDIS_URL" if verified in _OF_REDIS else "DATABASE_URL"
+        monkeypatch.setenv(variable, filled(verified).replace(place(verified)[0], "localhost.example"))
+    checked = lethe("doctor", "--home", tmp_path, "--json")
+    findings = found(checked.stdout)
+    assert (findings["postgres"], findings["redis"]) == (False, False)
+    refused = lethe("migrate", "--home", tmp_path)
+    assert refused.status == 2
+    for secret in (str(managed.login(_OF_POSTGRES[0]).password), _PASSWORD):
+        assert secret not in checked.stdout + checked.stderr + refused.stdout + refused.stderr
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, places: dict[tuple[str, int], int]) -> None:

@@ -7,10 +7,11 @@ runs, and fails if one is missing.
 import os
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-#: For each program: the names of its executables, and its Debian package.
+#: For each program: the names or patterns of its executables, and its Debian package.
 _PROGRAMS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "promtool": (("promtool",), "prometheus"),
@@ -19,6 +20,9 @@ _PROGRAMS = {
     "caddy": (("caddy",), "caddy"),
     "pgbouncer": (("pgbouncer", "/usr/sbin/pgbouncer"), "pgbouncer"),
     "systemd-analyze": (("systemd-analyze",), "systemd"),
+    # The newest one.
+    "initdb": (("/usr/lib/postgresql/*/bin/initdb", "initdb"), "postgresql"),
+    "redis-server": (("redis-server", "valkey-server"), "redis-server"),
 }
 _REASON = "needs "
 
@@ -26,7 +30,10 @@ _REASON = "needs "
 def find_program(name: str) -> str | None:
     """Return its path, or None if missing. A variable with its name in capitals, such as `CHROMIUM`, overrides it."""
     executables, _ = _PROGRAMS[name]
-    return os.environ.get(name.upper()) or next(filter(None, map(shutil.which, executables)), None)
+    paths = (
+        path for one in executables for path in (sorted(Path("/").glob(one[1:]), reverse=True) if "*" in one else [one])
+    )
+    return os.environ.get(name.upper()) or next(filter(None, map(shutil.which, paths)), None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
