@@ -2,12 +2,13 @@
 
 Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
 session. A token names its API key and scopes, so its row cannot be reassigned to another key or widened. A session ends
-for good when its owner signs out, or its key is revoked or expires.
+for good when its owner signs out, or its key is revoked or expires. A session that began at an issuer also names the
+rows of LETHE_OIDC_GRANTS that it rests on, and has no scope that they have lost since.
 """
 
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
@@ -43,6 +44,11 @@ class Session:
     form_token: str
 
 
+def no_issuer(_: Collection[str]) -> frozenset[Scope]:
+    """Grant nothing to sessions that began at an issuer, since none is configured."""
+    return frozenset()
+
+
 class SessionRepository(Repository):
     """The table `sessions` in the caller's transaction."""
 
@@ -50,10 +56,10 @@ class SessionRepository(Repository):
         super().__init__(conn)
         self._hash = keyring.session_hash
 
-    async def start(self, key_id: UUID, scopes: Collection[Scope] = ()) -> str:
-        """Begin a session with a key; return its token: the key's id, scopes and 256 random bits.
+    async def start(self, key_id: UUID, scopes: Collection[Scope] = (), basis: Collection[str] = ()) -> str:
+        """Begin a session with a key; return its token: the key's id, scopes and basis, and 256 random bits.
 
-        Without `scopes`, the session has those of the key; with them, it has no others.
+        Subjects of an issuer need `scopes`, those of their token, and as `basis` the ids of the rows that grant them.
         """
         await locks.take(self._conn, Lock.SESSIONS)
         invalid = select(ApiKeyRow.id).where(not_(is_valid()))
@@ -68,12 +74,17 @@ class SessionRepository(Repository):
             )
         )
         await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash.in_(too_many.offset(MAX_SESSIONS - 1))))
-        token = f"{key_id.hex}.{'+'.join(sorted(scopes))}.{secrets.token_urlsafe(32)}"
+        named = ".".join("+".join(sorted(names)) for names in (scopes, basis))
+        token = f"{key_id.hex}.{named}.{secrets.token_urlsafe(32)}"
         await self._conn.execute(insert(SessionRow).values(token_hash=self._hash(token), key_id=key_id))
         return token
 
-    async def find(self, token: str) -> Session | None:
+    async def find(
+        self, token: str, still_granted: Callable[[Collection[str]], frozenset[Scope]] = no_issuer
+    ) -> Session | None:
         """Return the session behind a token and renew its idle time.
+
+        `still_granted` returns the scopes that the rows with given ids grant now.
 
         Returns None when it is unknown or has ended, or its key was revoked or has expired.
         """
@@ -85,16 +96,17 @@ class SessionRepository(Repository):
             .where(SessionRow.seen_at > func.now() - literal(IDLE))
         )
         row = (await self._conn.execute(query)).one_or_none()
-        key_id, _, rest = token.partition(".")
+        key_id, *named = token.split(".")
         if row is None or row.id.hex != key_id:
             return None
         if row.long_ago:
             seen = update(SessionRow).where(SessionRow.token_hash == self._hash(token)).values(seen_at=func.now())
             await self._conn.execute(seen)
-        key, (limit, dot, _) = api_key(row), rest.partition(".")
-        # Tokens of earlier versions name no scopes.
-        if limit and dot:
-            key = replace(key, scopes=key.scopes & set(map(Scope, limit.split("+"))))
+        key = api_key(row)
+        if key.is_subject:
+            # Tokens of earlier versions name no basis.
+            scopes, basis = named[:2] if len(named) == 3 else ("", "")
+            key = replace(key, scopes=key.scopes & set(scopes.split("+")) & still_granted(basis.split("+")))
         return Session(key, _form_token(token))
 
     async def end(self, token: str) -> None:

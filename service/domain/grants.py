@@ -1,7 +1,8 @@
 """Which scopes a token of an OpenID Connect issuer grants: one table, from values of its claims to Lethe's scopes."""
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,10 @@ class Grant:
     value: str
     scopes: frozenset[Scope]
 
+    def id(self, issuer: str) -> str:
+        """Return a short name of this row for tokens of `issuer`, which does not change with its scopes."""
+        return hashlib.sha256(json.dumps([issuer, self.claim, self.value]).encode()).hexdigest()[:12]
+
 
 def parse_grants(text: str) -> tuple[Grant, ...]:
     """Return the rows of a table in JSON: claim -> value -> list of scopes. Raises ValueError."""
@@ -36,9 +41,14 @@ def parse_grants(text: str) -> tuple[Grant, ...]:
     )
 
 
-def granted(grants: tuple[Grant, ...], claims: Mapping[str, Any]) -> frozenset[Scope]:
-    """Return all scopes that the claims of a verified token grant."""
-    return frozenset(scope for grant in grants if grant.value in _values(claims, grant.claim) for scope in grant.scopes)
+def matching(grants: Collection[Grant], claims: Mapping[str, Any]) -> tuple[Grant, ...]:
+    """Return the rows that the claims of a verified token match."""
+    return tuple(grant for grant in grants if grant.value in _values(claims, grant.claim))
+
+
+def scopes_of(grants: Collection[Grant]) -> frozenset[Scope]:
+    """Return all scopes of these rows."""
+    return frozenset(scope for grant in grants for scope in grant.scopes)
 
 
 def _members(values: object) -> Iterator[tuple[str, object]]:

@@ -1,6 +1,6 @@
 """Dependencies of the routes, created by the composition root and stored in the application's state."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -11,8 +11,10 @@ from service.access.limits import NodeAllowance, RateLimits
 from service.access.oidc.issuer import Issuer
 from service.access.oidc.sign_on import SignOn
 from service.access.oidc.token_callers import TokenCallers
+from service.access.sessions import no_issuer
 from service.db.engine import Engine
 from service.domain.lease_report import Check
+from service.domain.scopes import Scope
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
 from service.predictions.downloads import Downloads
@@ -74,6 +76,10 @@ class Services:
     metrics: IntakeMetrics
     #: None unless an issuer is configured.
     openid: OpenIdConnect | None = None
+
+    def still_granted(self, basis: Collection[str]) -> frozenset[Scope]:
+        """Return the scopes that a session with this basis at the issuer may have now."""
+        return no_issuer(basis) if self.openid is None else self.openid.callers.still_granted(basis)
 
 
 def services_of(request: Request) -> Services:

@@ -90,6 +90,29 @@ async def test_a_session_ends_with_its_key_and_others_do_not(db: Database, other
     assert await db.value("SELECT count(*) FROM sessions WHERE key_id = :key", key=key_id) == 0
 
 
+async def test_a_session_of_a_subject_has_the_scopes_of_its_token_that_its_rows_still_grant(db: Database) -> None:
+    audit, delete, predict = Scope.AUDIT_READ, Scope.DELETIONS_WRITE, Scope.PREDICTIONS_READ
+    await db.rows("UPDATE service_settings SET oidc_scopes = '{audit:read,deletions:write,predictions:read}'")
+    async with transaction(db.engine) as conn:
+        subject = await ApiKeyRepository(conn).record_subject(b"s" * 32, [audit, delete, predict])
+        assert subject is not None
+        token = await SessionRepository(conn, KEYRING).start(subject.id, [audit, delete], ["row1", "row2"])
+        for rows, kept in (
+            ({"row1": {audit}, "row2": {delete}}, {audit, delete}),
+            ({"row1": {audit, predict}}, {audit}),
+            ({"row3": {audit, delete}}, set()),
+        ):
+            found = await SessionRepository(conn, KEYRING).find(
+                token, lambda basis, rows=rows: frozenset().union(*(rows.get(one, ()) for one in basis))
+            )
+            assert found is not None
+            assert found.key.scopes == kept
+    for ended in (token, await start(db.engine, subject.id)):
+        without_issuer = await find(db.engine, ended)
+        assert without_issuer is not None
+        assert without_issuer.key.scopes == frozenset()
+
+
 async def test_a_form_belongs_to_one_session_and_nothing_stored_tells_its_token(db: Database) -> None:
     tokens = [await start(db.engine, db.api_key_id) for _ in range(2)]
     forms = {found.form_token for token in tokens if (found := await find(db.engine, token))}

@@ -248,6 +248,7 @@ async def test_a_subject_of_the_issuer_has_at_most_the_scopes_of_the_settings_an
         await refused(engine, record, "the issuer cannot grant these scopes", **subject)
         await db.rows("UPDATE service_settings SET oidc_scopes = '{audit:read,deletions:write}'")
         await refused(engine, record, "cannot grant", hash=b"s" * 32, scopes=["audit:read", "graph:write"])
+        await refused(engine, record, "cannot grant", hash=b"s" * 32, scopes=None)
         await refused(engine, record, "api_keys_scopes_check", hash=b"s" * 32, scopes=[])
         found = []
         for scopes in (["audit:read"], ["deletions:write"]):

@@ -13,7 +13,7 @@ from joserfc import jws
 
 from service.access.oidc import issuer as issuers
 from service.access.oidc.issuer import Issuer as Client
-from service.access.oidc.tokens import SKEW_S, verify
+from service.access.oidc.tokens import SKEW_S, verify, verify_id_token
 from service.domain.scopes import Scope
 from service.errors import Unauthenticated, Unavailable
 from tests.support.service.api_harness import Api, serving
@@ -174,6 +174,38 @@ async def test_a_deeply_nested_token_is_refused_as_any_other(api: Api, issuer: I
     payload = jws.serialize_compact({"alg": "RS256", "kid": issuer.signing.kid}, nested, issuer.signing)
     with pytest.raises(Unauthenticated):
         await verify(payload, Client(issuer.url), AUDIENCE)
+
+
+@pytest.mark.parametrize("kind", ["at+jwt", "application/at+JWT", "JWT", None])
+async def test_an_access_token_may_say_that_it_is_one(issuer: Issuer, kind: str | None) -> None:
+    client = Client(issuer.url)
+    assert (await verify(issuer.token(kind=kind, typ="Bearer"), client, AUDIENCE)).subject == "app-1"
+    marks: list[dict[str, Any]] = [{"at_hash": "x"}, {"c_hash": "x"}, {"typ": "ID"}, {"token_use": "id"}]
+    for mark in marks:
+        with pytest.raises(Unauthenticated, match="is an ID token"):
+            await verify(issuer.token(kind=kind, **mark), client, AUDIENCE)
+
+
+@pytest.mark.parametrize("kind", ["logout+jwt", "dpop+jwt", "application/jwt+x"])
+async def test_a_token_of_another_type_is_refused(issuer: Issuer, kind: str) -> None:
+    with pytest.raises(Unauthenticated, match="which is for another use"):
+        await verify(issuer.token(kind=kind), Client(issuer.url), AUDIENCE)
+    # Nor does an access token sign anybody in.
+    with pytest.raises(Unauthenticated, match="which is for another use"):
+        await verify_id_token(issuer.token(aud=CLIENT, nonce="n"), Client(issuer.url), CLIENT, "n")
+
+
+async def test_endpoints_are_read_again_with_the_keys(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    client = Client(issuer.url, clock=lambda: now)
+    await client.endpoints()
+    said, moved = issuer._said, f"{issuer.url}/moved"
+    monkeypatch.setattr(issuer, "_said", lambda document: said(document | {"token_endpoint": moved}))
+    assert (await client.endpoints()).token == f"{issuer.url}/token"
+    now = issuers.FRESH_S
+    assert (await client.endpoints()).token == moved
+    issuer.is_down, now = True, 2 * issuers.FRESH_S
+    assert (await client.endpoints()).token == moved
 
 
 async def test_clocks_may_differ_by_a_minute(issuer: Issuer) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 from service.domain.scopes import Scope
+from service.web.services import openid_connect
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.issuer import CLIENT, SECRET, Issuer
@@ -46,6 +48,7 @@ async def begun(lethe: httpx2.AsyncClient, path: str) -> str:
     assert link
     sent = await lethe.get(unescape(link[1]))
     assert sent.status_code == 303
+    assert "Max-Age=900;" in sent.headers["set-cookie"]
     return sent.headers["location"]
 
 
@@ -114,6 +117,27 @@ async def test_a_session_has_the_scopes_of_its_token_and_needs_audit_read(
     answer = await lethe.get(await returned(lethe, elsewhere, "reader"))
     assert answer.status_code == 403
     assert "audit:read" in answer.text
+    assert "lethe_session" not in lethe.cookies
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"oidc_issuer": None},
+        {"oidc_issuer": "https://other.example"},
+        {"oidc_grants": json.dumps({"groups": {"privacy-team": ["predictions:read"], "others": ["audit:read"]}})},
+    ],
+)
+async def test_a_session_has_no_more_than_what_the_settings_grant_now(
+    api: Api, elsewhere: httpx2.AsyncClient, changed: dict[str, str | None]
+) -> None:
+    lethe, before = await api.client_with(None), api.services
+    await lethe.get(await returned(lethe, elsewhere, "auditor"))
+    assert (await lethe.get("/dashboard/log")).status_code == 200
+    settings = before.settings.model_copy(update=changed)
+    openid = openid_connect(settings, api.engine, before.keyring, before.keys)
+    api.app.state.services = replace(before, openid=openid)
+    assert (await lethe.get("/dashboard/log")).status_code == 303
     assert "lethe_session" not in lethe.cookies
 
 

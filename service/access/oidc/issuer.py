@@ -19,10 +19,10 @@ from service.errors import Unauthenticated, Unavailable
 
 #: Time for one exchange with the issuer (seconds), and most bytes read of its answer.
 _EXCHANGE_S, _MOST_READ = 10.0, 1 << 20
-#: Shortest time between two fetches of the keys (seconds). No token can cause more of them.
+#: Shortest time between two fetches (seconds). No token can cause more of them.
 REFETCH_S = 10.0
-#: Age at which keys are fetched again, so that keys that the issuer has withdrawn end (seconds).
-_FRESH_S = 900.0
+#: Age at which keys and endpoints are fetched again, so that keys that the issuer has withdrawn end (seconds).
+FRESH_S = 900.0
 #: Age up to which keys are used while the issuer does not answer (seconds).
 _USABLE_S = 86_400.0
 
@@ -75,7 +75,7 @@ class Issuer:
     async def endpoints(self) -> Endpoints:
         """Return the issuer's endpoints. Raises IssuerUnavailable."""
         async with self._turn:
-            if self._endpoints is None:
+            if self._age() >= FRESH_S:
                 await self._refetch()
             if self._endpoints is None:
                 raise IssuerUnavailable(self._fault)
@@ -88,10 +88,10 @@ class Issuer:
         """
         # While one caller fetches, the others do not wait for an issuer that may not answer.
         known = self._find(key_id)
-        if known is not None and (self._age() < _FRESH_S or (self._turn.locked() and self._age() < _USABLE_S)):
+        if known is not None and (self._age() < FRESH_S or (self._turn.locked() and self._age() < _USABLE_S)):
             return known
         async with self._turn:
-            if self._age() >= _FRESH_S or self._find(key_id) is None:
+            if self._age() >= FRESH_S or self._find(key_id) is None:
                 await self._refetch()
         if self._age() < _USABLE_S and (known := self._find(key_id)) is not None:
             return known
@@ -124,11 +124,10 @@ class Issuer:
         if self._clock() - self._tried_at < REFETCH_S:
             return
         try:
-            if self._endpoints is None:
-                said = await self._exchange("GET", self.url.rstrip("/") + "/.well-known/openid-configuration")
-                self._endpoints = self._endpoints_in(said)
-            found = await self._exchange("GET", self._endpoints.keys)
-            self._keys, self._fault = _Keys(_signing_keys(found), self._clock()), ""
+            said = await self._exchange("GET", self.url.rstrip("/") + "/.well-known/openid-configuration")
+            endpoints = self._endpoints_in(said)
+            found = await self._exchange("GET", endpoints.keys)
+            self._keys, self._endpoints, self._fault = _Keys(_signing_keys(found), self._clock()), endpoints, ""
         except IssuerUnavailable as failure:
             self._fault = failure.reason
             _log.warning("oidc.keys_not_fetched", reason=failure.detail)

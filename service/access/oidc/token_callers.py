@@ -1,5 +1,6 @@
 """Callers with a token of the OpenID Connect issuer, recorded as subjects beside the API keys."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from service.access.api_keys import ApiKeyRepository
@@ -9,8 +10,9 @@ from service.access.oidc.issuer import Issuer
 from service.access.oidc.tokens import Verified, verify
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.grants import Grant, granted
+from service.domain.grants import Grant, matching, scopes_of
 from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import MissingScope, Unauthenticated
 
 
@@ -52,12 +54,20 @@ class TokenCallers:
         verified = await verify(token, self.issuer, self._audience)
         return await self.subject(verified, remembered=True)
 
+    def basis(self, verified: Verified) -> frozenset[str]:
+        """Return the ids of the rows of LETHE_OIDC_GRANTS that a verified token matches."""
+        return frozenset(grant.id(self.issuer.url) for grant in matching(self._grants, verified.claims))
+
+    def still_granted(self, basis: Collection[str]) -> frozenset[Scope]:
+        """Return the scopes that rows with these ids grant now; those that were removed grant none."""
+        return scopes_of([grant for grant in self._grants if grant.id(self.issuer.url) in basis])
+
     async def subject(self, verified: Verified, *, remembered: bool) -> ApiKey:
         """Return the subject of a verified token, until the token expires.
 
         Unless it may be `remembered`, it is recorded again, and valid for a day in the database.
         """
-        scopes = granted(self._grants, verified.claims)
+        scopes = scopes_of(matching(self._grants, verified.claims))
         if not scopes:
             raise MissingScope(
                 "The token is valid and grants no scope of Lethe.",

@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +21,10 @@ ALGORITHMS = (
 )
 #: Difference allowed between the issuer's clock and ours (seconds).
 SKEW_S = 60
+#: Types of tokens, in lower case and without `application/`. "" stands for none: many issuers give none.
+_ACCESS_TYPES, _ID_TYPES = frozenset({"at+jwt", "jwt", ""}), frozenset({"jwt", ""})
+#: Claims that only ID tokens have.
+_OF_ID_TOKENS = frozenset({"at_hash", "c_hash"})
 #: Longer tokens are refused unread.
 _LONGEST = 16_384
 
@@ -50,15 +54,22 @@ def looks_like_token(text: str) -> bool:
     return text.count(".") == 2 and text.startswith("eyJ")
 
 
-async def verify(
-    text: str, issuer: Issuer, audience: str, *, now: Callable[[], float] = time.time, leeway_s: int = SKEW_S
-) -> Verified:
-    """Check a token's signature, issuer, audience and times.
+async def verify(text: str, issuer: Issuer, audience: str) -> Verified:
+    """Check an access token's type, signature, issuer, audience and times.
 
     Raises:
-        Unauthenticated: it is malformed, forged, expired, not valid yet, or made by or for another party.
+        Unauthenticated: it is malformed, forged, expired, not valid yet, made by or for another party, or an ID token.
         IssuerUnavailable: the issuer's keys are unknown and cannot be fetched.
     """
+    verified = await _verify(text, issuer, audience, _ACCESS_TYPES)
+    claims = verified.claims
+    # Keycloak names the kind in `typ`, Amazon Cognito in `token_use`.
+    if claims.get("typ") == "ID" or claims.get("token_use") == "id" or not _OF_ID_TOKENS.isdisjoint(claims):
+        raise _refused("is an ID token, not an access token")
+    return verified
+
+
+async def _verify(text: str, issuer: Issuer, audience: str, types: frozenset[str]) -> Verified:
     if len(text) > _LONGEST:
         raise _refused(f"is longer than {_LONGEST} characters")
     try:
@@ -67,6 +78,8 @@ async def verify(
         raise _refused("is not a signed JSON Web Token") from None
     if header.get("alg") not in ALGORITHMS:
         raise _refused(f"is signed by {str(header.get('alg'))[:20]!a}; accepted are {', '.join(ALGORITHMS)}")
+    if str(header.get("typ", "")).lower().removeprefix("application/") not in types:
+        raise _refused(f"is of the type {str(header.get('typ'))[:40]!a}, which is for another use")
     key_id = header.get("kid")
     key = await issuer.key(key_id if isinstance(key_id, str) else None)
     try:
@@ -74,8 +87,8 @@ async def verify(
     except _MALFORMED:
         raise _refused("has a wrong signature") from None
     needed = jwt.JWTClaimsRegistry(
-        now=lambda: int(now()),
-        leeway=leeway_s,
+        now=lambda: int(time.time()),
+        leeway=SKEW_S,
         iss={"essential": True, "value": issuer.url},
         aud={"essential": True, "value": audience},
         exp={"essential": True},
@@ -83,7 +96,7 @@ async def verify(
     )
     try:
         needed.validate(claims)
-        expires_at = datetime.fromtimestamp(claims["exp"] + leeway_s, UTC)
+        expires_at = datetime.fromtimestamp(claims["exp"] + SKEW_S, UTC)
     except ExpiredTokenError:
         raise _refused("has expired") from None
     except MissingClaimError as error:
@@ -97,7 +110,7 @@ async def verify(
 
 async def verify_id_token(text: str, issuer: Issuer, client_id: str, nonce: str) -> Verified:
     """Check an ID token that answers the sign-in with this `nonce`. Raises as `verify` does."""
-    verified = await verify(text, issuer, client_id)
+    verified = await _verify(text, issuer, client_id, _ID_TYPES)
     if not hmac.compare_digest(str(verified.claims.get("nonce", "")).encode(), nonce.encode()):
         raise _refused("belongs to another sign-in")
     parties = verified.claims["aud"]

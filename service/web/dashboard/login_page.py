@@ -75,7 +75,7 @@ async def logout(request: Request) -> Response:
     token = request.cookies.get(SESSION_COOKIE, "")
     services = services_of(request)
     async with transaction(services.engine) as connection:
-        session = await SessionRepository(connection, services.keyring).find(token)
+        session = await SessionRepository(connection, services.keyring).find(token, services.still_granted)
     if session is not None:
         await form_of(request, session.form_token)
         async with transaction(services.engine) as connection:

@@ -1,5 +1,6 @@
 """Sign-in at the issuer of OpenID Connect, and the way back."""
 
+from datetime import timedelta
 from typing import Annotated
 from urllib.parse import quote, unquote
 
@@ -29,6 +30,8 @@ from service.web.services import OpenIdConnect, services_of
 
 #: Holds the secret of a sign-in under way and the page to return to.
 ATTEMPT_COOKIE = "lethe_sign_on"
+#: Time to sign in at the issuer.
+_ATTEMPT_LASTS = timedelta(minutes=15)
 #: An ID token longer than this is not kept: browsers refuse cookies above 4,096 bytes.
 _LONGEST_COOKIE = 3_800
 
@@ -43,7 +46,8 @@ async def begin(request: Request, after: Annotated[str, Query(alias="next")] = P
     attempt = Attempt(new_form_token())
     response = RedirectResponse(await _sign_on(request)[1].begin(attempt), 303)
     # Browsers send strict cookies only from pages of this site, and the issuer's is none.
-    set_cookie(request, response, ATTEMPT_COOKIE, f"{attempt.secret}.{quote(own_page(after), safe='')}", samesite="lax")
+    value = f"{attempt.secret}.{quote(own_page(after), safe='')}"
+    set_cookie(request, response, ATTEMPT_COOKIE, value, lasts=_ATTEMPT_LASTS, samesite="lax")
     return response
 
 
@@ -83,7 +87,8 @@ async def finish(request: Request, code: str = "", state: str = "", iss: str = "
             scope=Scope.AUDIT_READ.value,
         )
     async with transaction(services.engine) as connection:
-        token = await SessionRepository(connection, services.keyring).start(subject.id, subject.scopes)
+        basis = openid.callers.basis(signed_on.verified)
+        token = await SessionRepository(connection, services.keyring).start(subject.id, subject.scopes, basis)
     # A page of this site, because a redirect from the issuer's would not send the session's strict cookie.
     response = public_page("continue.html", title="Signed in", url=own_page(unquote(after)))
     set_cookie(request, response, SESSION_COOKIE, token)

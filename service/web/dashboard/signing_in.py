@@ -3,6 +3,7 @@
 import hmac
 import re
 import secrets
+from datetime import timedelta
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -49,7 +50,7 @@ async def signed_in(request: Request) -> Session:
         raise LoginNeeded
     services = services_of(request)
     async with transaction(services.engine) as connection:
-        session = await SessionRepository(connection, services.keyring).find(token)
+        session = await SessionRepository(connection, services.keyring).find(token, services.still_granted)
     if session is None or Scope.AUDIT_READ not in session.key.scopes:
         raise LoginNeeded
     return session
@@ -110,13 +111,19 @@ def is_form_token(text: str) -> bool:
 
 
 def set_cookie(
-    request: Request, response: Response, name: str, value: str, *, samesite: Literal["strict", "lax"] = "strict"
+    request: Request,
+    response: Response,
+    name: str,
+    value: str,
+    *,
+    lasts: timedelta = LIFETIME,
+    samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
     """Set a cookie that scripts cannot read and other sites' pages do not send; `lax`: but for links to this site."""
     response.set_cookie(
         name,
         value,
-        max_age=int(LIFETIME.total_seconds()),
+        max_age=int(lasts.total_seconds()),
         path=PATH,
         httponly=True,
         samesite=samesite,

@@ -64,12 +64,12 @@ class Issuer:
         self.signing = new_key()
         self.published = [self.signing]
 
-    def token(self, key: Key | None = None, alg: str = "RS256", **claims: Any) -> str:
-        """Return an access token; `claims` replace or, as None, remove its usual ones."""
+    def token(self, key: Key | None = None, alg: str = "RS256", *, kind: str | None = "at+jwt", **claims: Any) -> str:
+        """Return an access token; `claims` replace or, as None, remove its usual ones. `kind` is the header's `typ`."""
         now, key = int(time.time()), key or self.signing
         usual = {"iss": self.url, "aud": AUDIENCE, "sub": "app-1", "iat": now, "nbf": now, "exp": now + 300}
         kept = {name: value for name, value in (usual | claims).items() if value is not None}
-        header = {"alg": alg, "typ": "at+jwt", "kid": key.kid or self.signing.kid}
+        header = {"alg": alg, "kid": key.kid or self.signing.kid} | ({} if kind is None else {"typ": kind})
         return jwt.encode(header, kept, key, algorithms=[alg])
 
     def unsigned(self, **claims: Any) -> str:
@@ -138,7 +138,9 @@ class Issuer:
         if asked is None or asked["code_challenge"] != challenge or asked["redirect_uri"] != sent["redirect_uri"]:
             return JSONResponse({"error": "invalid_grant"}, 400)
         claims = {**PEOPLE[asked["name"]], "aud": CLIENT, "nonce": asked["nonce"]}
-        return self._said({"id_token": self.token(**claims), "access_token": "opaque", "token_type": "Bearer"})
+        return self._said(
+            {"id_token": self.token(kind="JWT", **claims), "access_token": "opaque", "token_type": "Bearer"}
+        )
 
     async def end(self, request: Request) -> Response:
         """End the session that the ID token names."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.domain.grants import granted, parse_grants
+from service.domain.grants import matching, parse_grants, scopes_of
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
@@ -174,4 +174,4 @@ def test_a_token_has_the_scopes_of_every_row_that_it_matches() -> None:
         ({"realm_access": {"roles": ["r"]}, "groups": {"a": 1}}, {Scope.PREDICTIONS_READ}),
         ({"https://lethe.example/roles": ["r"], "realm_access": "roles"}, {Scope.PREDICTIONS_ALL}),
     ):
-        assert granted(grants, claims) == scopes, claims
+        assert scopes_of(matching(grants, claims)) == scopes, claims
