@@ -205,7 +205,9 @@ def protect(client: redis.Redis) -> None:
     """Set the password, and add a user with the rights that Lethe's message lists."""
     with client:
         rights = "+@stream +@transaction +@connection +@scripting +@list +@bitmap +get +set +expire +persist ~lethe:*"
-        client.execute_command("ACL", "SETUSER", "lethe", "on", f">{_PASSWORD}", "+info", *rights.split())
+        client.execute_command(  # type: ignore[no-untyped-call]
+            "ACL", "SETUSER", "lethe", "on", f">{_PASSWORD}", "+info", *rights.split()
+        )
         client.config_set("requirepass", _PASSWORD)
 
 
