@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ import msgspec
 import psutil
 
 from service.domain.addresses import url_of
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, Unavailable
 from service.home_id import require_local_disks
 from service.observability.logging import configure_logging
 from service.predictions.heads import Heads
@@ -58,6 +59,8 @@ _OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_
 _ENDING_S = 5.0
 #: Maximum wait for just killed processes of an earlier start (seconds).
 _ORPHANS_S = 5.0
+#: Time for a successor to become ready; then it leaves the running Lethe as it is, and ends (seconds).
+_TAKEOVER_S = 600.0
 #: Maximum time for connections to end by themselves after a successor has taken over (seconds).
 _DRAIN_S = 60.0
 
@@ -74,6 +77,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None, *, rep
         ConfigurationError: the port is in use, or a setting cannot work.
         AlreadyRunning: another process trains the first model of this LETHE_HOME, recovers it, or replaces its Lethe.
         OtherPublicationFormat: the Lethe to replace publishes what this version cannot read.
+        Unavailable: this one was not ready to replace it in time.
         LetheError: another error prevented the start.
         EmbeddedServerError: the private servers ended with their guardian and cannot be restarted.
         SystemExit: a child could not start and has reported why; with its status.
@@ -117,10 +121,16 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None, *, rep
             # After the unlearner, which releases the workers.
             stages.append(_following(settings))
 
+        give_up_at, has_given_up = time.monotonic() + _TAKEOVER_S, False
+
         def look() -> None:
+            nonlocal has_given_up
             embedded.keep_running(supervisor.is_stopping)
             if old is not None and supervisor.is_ready(0):
                 old.replace()
+            elif old is not None and time.monotonic() > give_up_at and old.waits():
+                has_given_up = True
+                supervisor.retire()
             if offer is not None and offer.is_taken():
                 supervisor.retire()
 
@@ -131,6 +141,11 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None, *, rep
         supervisor = Supervisor(stages, on_ready=ready, on_start=on_start, on_look=look)
         hand_over(supervisor.stop)
         supervisor.run()
+        if has_given_up:
+            raise Unavailable(
+                f"This Lethe was not ready within {_TAKEOVER_S:.0f} s. The running one continues.",
+                "Its log and `./lethe doctor` say what is missing. Correct that, and start this one again.",
+            )
         if role is None and is_last():
             # After an orderly end no publication stays in memory.
             Heads(settings.home).clear()

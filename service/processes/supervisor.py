@@ -18,7 +18,7 @@ from service.processes.child_process import Child, ChildProcess
 
 #: Exit status for a temporary cause: the child is restarted even if it was never ready.
 MAY_PASS = os.EX_TEMPFAIL
-#: Sent to a child whose successor has taken over: it finishes its open work, starts none, and ends.
+#: Sent to a child when another Lethe answers: it finishes its open work, starts none, and ends.
 DRAIN = signal.SIGUSR1
 #: Seconds until the process ids are reported again after a failure.
 _TELL_AGAIN_S = 1.0
@@ -38,7 +38,7 @@ class Stage:
     children: Sequence[Child]
     #: Seconds from SIGTERM to SIGKILL.
     grace_s: float
-    #: Seconds from `DRAIN` to SIGTERM when a successor has taken over.
+    #: Most seconds from `DRAIN` to SIGTERM when another Lethe answers; `stop` ends them.
     drain_s: float = 0.0
 
 
@@ -65,15 +65,15 @@ class Supervisor:
         self._on_look = on_look
         self._tell_at: float | None = None
         self._announced = False
-        self._stopping = self._replaced = False
+        self._stopping = self._draining = False
 
     def stop(self) -> None:
-        """Stop everything in order; for a signal handler."""
-        self._stopping = True
+        """Stop everything in order, and end draining; for a signal handler."""
+        self._stopping, self._draining = True, False
 
     def retire(self) -> None:
-        """Stop as in `stop`, after draining: a successor has taken over."""
-        self._stopping = self._replaced = True
+        """Stop as in `stop`, after draining: another Lethe answers from now on."""
+        self._stopping = self._draining = True
 
     def is_ready(self, stage: int) -> bool:
         """Return whether all children of a stage are ready."""
@@ -101,8 +101,8 @@ class Supervisor:
             finally:
                 # Stage by stage: SIGTERM, the stage's time, SIGKILL.
                 for stage, processes in self._stages:
-                    if self._replaced and stage.drain_s:
-                        _signal(wakeup, processes, DRAIN, stage.drain_s)
+                    if self._draining and stage.drain_s:
+                        _signal(wakeup, processes, DRAIN, stage.drain_s, lambda: self._draining)
                     _end(wakeup, processes, stage.grace_s)
 
     def _look_after(self) -> None:
@@ -183,14 +183,18 @@ def _end(wakeup: socket.socket, processes: Sequence[ChildProcess], grace_s: floa
 
 
 def _signal(
-    wakeup: socket.socket, processes: Sequence[ChildProcess], number: int, seconds: float
+    wakeup: socket.socket,
+    processes: Sequence[ChildProcess],
+    number: int,
+    seconds: float,
+    may_wait: Callable[[], bool] = lambda: True,
 ) -> list[ChildProcess]:
-    """Send a signal to `processes`, and return those that have not ended within `seconds`."""
+    """Send a signal to `processes`, and return those that have not ended within `seconds`, or while it `may_wait`."""
     deadline = time.monotonic() + seconds
     for process in processes:
         process.signal(number)
     running = [process for process in processes if process.ended() is None and process.pid is not None]
-    while running and time.monotonic() < deadline:
+    while running and may_wait() and time.monotonic() < deadline:
         _wait(wakeup, (), deadline)
         running = [process for process in running if process.ended() is None]
     return running

@@ -105,6 +105,17 @@ class Predecessor:
         self.listener = listener
         self._connection: socket.socket | None = connection
 
+    def waits(self) -> bool:
+        """Return whether it still runs and has not been replaced."""
+        if self._connection is None:
+            return False
+        try:
+            return bool(self._connection.recv(1))
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+
     def replace(self) -> None:
         """Let it retire; idempotent, and without effect if it has ended."""
         if self._connection is not None:
@@ -198,6 +209,7 @@ def _ask(path: Path, role: str | None) -> Predecessor | None:
         )
     listener = socket.socket(fileno=descriptors[0])
     os.set_inheritable(descriptors[0], False)
+    connection.setblocking(False)
     return Predecessor(int(path.stem), connection, listener)
 
 

@@ -2,7 +2,7 @@
 
 The member `does` of the message on its channel sets its behaviour:
 
-    serve       reports ready, and ends with status 0 at SIGTERM
+    serve       reports ready, and ends with status 0 at SIGTERM, but not at SIGUSR1
     wait        the same, without reporting ready
     stay        reports ready, and ignores SIGTERM
     refuse      ends with status 2 before it is ready
@@ -19,7 +19,7 @@ import socket
 import sys
 from pathlib import Path
 
-SIGNALS = {signal.SIGTERM, signal.SIGINT}
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
 
 
 def tell(event: str) -> None:
@@ -60,8 +60,11 @@ def main() -> None:
     if does in ("serve", "stay", "show"):
         tell("is ready")
         channel.sendall(b"ready\n")
-    number = signal.sigwait({signal.SIGINT} if does == "stay" else SIGNALS)
-    tell(f"got {signal.Signals(number).name}")
+    while True:
+        number = signal.sigwait({signal.SIGINT} if does == "stay" else SIGNALS)
+        tell(f"got {signal.Signals(number).name}")
+        if number != signal.SIGUSR1:
+            break
 
 
 if __name__ == "__main__":

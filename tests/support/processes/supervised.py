@@ -2,12 +2,14 @@
 
 PLAN is JSON: `{"stages": [[seconds of grace, {name: behaviour}], …]}` or `{"once": behaviour, "grace": seconds}`. It
 writes `pids {…}` after each start of a child, `all are ready`, and `done` after the end of a single task. While the
-file HOME/full exists, the ids cannot be written, as on a full disk.
+file HOME/full exists, the ids cannot be written, as on a full disk. SIGUSR2 makes it retire; its stages then drain for
+`"drain"` seconds.
 """
 
 import errno
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -43,7 +45,7 @@ def main() -> None:
             tell("done")
             return
         stages = [
-            Stage([stub(name, does, listener) for name, does in stubs.items()], grace)
+            Stage([stub(name, does, listener) for name, does in stubs.items()], grace, plan.get("drain", 0.0))
             for grace, stubs in plan["stages"]
         ]
 
@@ -54,6 +56,7 @@ def main() -> None:
 
         supervisor = Supervisor(stages, on_ready=lambda: tell("all are ready"), on_start=tell_pids)
         hand_over(supervisor.stop)
+        signal.signal(signal.SIGUSR2, lambda number, frame: supervisor.retire())
         supervisor.run()
     lock.release()
 

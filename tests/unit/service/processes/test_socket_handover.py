@@ -2,18 +2,19 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
-from service.errors import AlreadyRunning, ConfigurationError, LetheError
+from service.errors import AlreadyRunning, ConfigurationError, LetheError, Unavailable
 from service.predictions import layout
 from service.predictions.layout import Layout, OtherPublicationFormat
+from service.processes import serving
 from service.processes.api_process import Server, server_config
-from service.processes.listening import notify_service_manager
+from service.processes.listening import notify_service_manager, own_number
 from service.processes.serving import Work, child, serve
 from service.processes.takeover import offered, predecessor
 from service.settings import Settings
@@ -67,6 +68,50 @@ def test_nothing_changes_if_a_successor_ends_before_it_confirms(tmp_path: Path) 
         with predecessor(tmp_path, None, "127.0.0.1", bound.getsockname()[1]) as old:
             assert old is not None
         assert not taken.is_set()
+
+
+def test_a_successor_that_is_not_ready_in_time_drains_and_leaves_the_running_one_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Supervisor:
+        ready = False
+
+        def __init__(self, stages: object, *, on_look: Callable[[], None], **_: object) -> None:
+            self._look = on_look
+
+        def is_ready(self, stage: int) -> bool:
+            return self.ready
+
+        def is_stopping(self) -> bool:
+            return bool(asked)
+
+        def retire(self) -> None:
+            asked.append("drain")
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None:
+            self._look()
+
+    monkeypatch.setattr(serving, "Supervisor", Supervisor)
+    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
+    urls = {"database_url": "postgresql://u:p@localhost/d", "redis_url": "redis://localhost"}
+    settings = Settings(home=tmp_path, port=0, **urls)
+    with own_number(tmp_path, "api") as number, running(tmp_path, "api") as (_, taken):
+        assert number == 1
+        # It has time left.
+        serve(settings, 1, "api", replace=True)
+        assert asked == []
+        monkeypatch.setattr(serving, "_TAKEOVER_S", -1.0)
+        with pytest.raises(Unavailable, match="The running one continues"):
+            serve(settings, 1, "api", replace=True)
+        assert asked == ["drain"]
+        assert not taken.is_set()
+        Supervisor.ready = True
+        serve(settings, 1, "api", replace=True)
+        assert taken.wait(10)
 
 
 def test_a_second_successor_never_gets_the_socket_of_a_lethe_that_was_replaced(tmp_path: Path) -> None:

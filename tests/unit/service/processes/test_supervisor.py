@@ -222,6 +222,18 @@ def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_
     assert "api-0 did not stop within 0.1 s and is killed" in supervised.log()
 
 
+def test_a_signal_to_stop_ends_draining(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(*SERVING, drain=PATIENCE_S)
+    supervised.until("all are ready")
+    supervised.process.send_signal(signal.SIGUSR2)
+    supervised.until("api-0 got SIGUSR1", "api-1 got SIGUSR1")
+    supervised.process.terminate()
+    status, lines = supervised.end()
+    assert status == 0
+    # The unlearner drains after the stage before it has ended, or not at all.
+    assert sorted(lines) == ["api-0 got SIGTERM", "api-1 got SIGTERM", "unlearner got SIGTERM"]
+
+
 def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:
     supervised = supervise((0.1, {"api-0": "serve"}))
     supervised.until("all are ready")
