@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -97,7 +98,7 @@ def test_a_successor_that_is_not_ready_in_time_drains_and_leaves_the_running_one
 
     monkeypatch.setattr(serving, "Supervisor", Supervisor)
     monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
-    urls = {"database_url": "postgresql://u:p@localhost/d", "redis_url": "redis://localhost"}
+    urls: dict[str, Any] = {"database_url": "postgresql://u:p@localhost/d", "redis_url": "redis://localhost"}
     settings = Settings(home=tmp_path, port=0, **urls)
     with own_number(tmp_path, "api") as number, running(tmp_path, "api") as (_, taken):
         assert number == 1
