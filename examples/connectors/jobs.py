@@ -26,6 +26,7 @@ def add(job: str, node: str, token: str) -> None:
 
 def serve(handler: type[BaseHTTPRequestHandler], report: Report) -> None:
     """Take jobs on a port of this machine, behind a proxy with TLS, and advance every open job again and again."""
+    handler.timeout = 10  # seconds that a client may be silent
     server = ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), handler)
     Thread(target=server.serve_forever, daemon=True).start()
     lethe = LetheClient(os.environ["LETHE_URL"], os.environ["LETHE_KEY"], retries=0)

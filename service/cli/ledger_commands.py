@@ -14,6 +14,9 @@ from service.settings import load_settings
 if TYPE_CHECKING:
     from service.ledger.erasure_ledger import ErasureLedger
 
+#: A hundred years.
+_MOST_DAYS = 36_500
+
 
 def show(home: Home = Path("var"), as_json: Json = False) -> None:
     """Read and check every entry of the ledger, and print what they hold in total.
@@ -61,7 +64,7 @@ def rotate(home: Home = Path("var"), as_json: Json = False) -> None:
 def trim(
     keep_days: Annotated[
         float,
-        typer.Option(min=0, help="Age of the oldest backup that may still be restored. Older entries are removed."),
+        typer.Option(help="Age of the oldest backup that may still be restored. Older entries are removed."),
     ],
     home: Home = Path("var"),
     as_json: Json = False,
@@ -70,6 +73,8 @@ def trim(
 
     Example: [bold]LETHE_LEDGER=/mnt/ledger ./lethe ledger trim --keep-days 90[/bold]
     """
+    if not 0 <= keep_days <= _MOST_DAYS:
+        raise ConfigurationError(f"--keep-days must be from 0 to {_MOST_DAYS}.", "Give the age in days, such as 90.")
     removed = _ledger(home).trim(timedelta(days=keep_days))
     print_result({"removed": removed}, as_json, f"Removed {removed} entries.")
 

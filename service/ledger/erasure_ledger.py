@@ -20,6 +20,8 @@ from service.ledger.sealed_entries import NO_HASH, Entry, Record, Trimmed, alter
 _KEY_FILE = re.compile(r"ledger-([1-9][0-9]*)\.key")
 #: The first key until the first entry is written: a ledger whose key has its final name is expected to have entries.
 _UNUSED_KEY = "ledger-1.key.new"
+#: Time without an answer after which it counts as unavailable (seconds). A bucket's attempts end before.
+_SILENT_S = 60.0
 #: Attempts to append while another process does.
 _MOST_ATTEMPTS = 3
 
@@ -68,8 +70,9 @@ class ErasureLedger:
         #: The newest entry, once read.
         self._head: Entry | None = None
         self._failing_since: float | None = None
-        #: Why the newest attempt to open it or to append failed; None after a success.
-        self.failure: str | None = None
+        self._failure: str | None = None
+        #: When the attempt in progress began.
+        self._asked_at: float | None = None
 
     @classmethod
     def of(cls, url: str | None, home: Path, model: str) -> "ErasureLedger | None":
@@ -88,8 +91,21 @@ class ErasureLedger:
 
     @property
     def failing_s(self) -> float:
-        """Seconds since the first of the failed attempts; 0 if the newest succeeded."""
-        return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
+        """Seconds since the first of the failed attempts; 0 if the newest succeeded. Any thread may ask."""
+        since = self._failing_since if self._failing_since is not None else self._silent_since()
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def failure(self) -> str | None:
+        """Why the newest attempt to open it or to append failed or hangs; None after a success."""
+        if self._silent_since() is not None:
+            return f"The erasure ledger {self.name} does not answer."
+        return self._failure
+
+    def _silent_since(self) -> float | None:
+        """Return when an attempt began that still waits, as for a network file system whose server is away."""
+        asked_at = self._asked_at
+        return asked_at if asked_at is not None and time.monotonic() - asked_at > _SILENT_S else None
 
     def open(self) -> Entry | None:
         """Read the newest entry; None for a new ledger, whose key is made by the first `append`.
@@ -170,14 +186,17 @@ class ErasureLedger:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         """Keep since when the ledger is unavailable, and why."""
+        self._asked_at = time.monotonic()
         try:
             yield
         except Unavailable as error:
-            self.failure = error.detail
+            self._failure = error.detail
             if self._failing_since is None:
                 self._failing_since = time.monotonic()
             raise
-        self.failure = self._failing_since = None
+        finally:
+            self._asked_at = None
+        self._failure = self._failing_since = None
 
     def _append(self, record: Record, trimmed: Trimmed | None) -> Entry:
         keys = self._keys

@@ -267,6 +267,17 @@ def waiting(folder: Path, name: str) -> bool:
     return any(secret in content for secret in (b"token-", b"nonce-", b"no body", b"nobody"))
 
 
+@pytest.mark.slow
+def test_a_client_that_sends_nothing_is_cut(tmp_path: Path) -> None:
+    own = {"LETHE_URL": "http://127.0.0.1:9", "LETHE_KEY": KEY, "CONNECTOR_TOKEN": "secret"}
+    with (
+        connector("fides", tmp_path, own) as client,
+        socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=_PATIENCE_S) as silent,
+    ):
+        silent.sendall(b"DELETE /nodes/3 HTTP/1.0\r\n")
+        assert silent.recv(1) == b""
+
+
 @pytest.mark.parametrize("name", ["jobs", "fides", "transcend"])
 def test_it_has_at_most_sixty_lines(name: str) -> None:
     assert len((_EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60

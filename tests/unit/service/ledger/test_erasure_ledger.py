@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from model_store.tombstones import RecordedTombstone
 from service.errors import ConfigurationError, KeyMissing, StateMismatch, Unavailable
+from service.ledger import erasure_ledger
 from service.ledger.erasure_ledger import ErasureLedger, add_key, open_place
 from service.ledger.places import FolderPlace, Place
 from service.ledger.sealed_entries import Record
 from service.settings import load_settings
+from tests.support.clients.command_line import CommandLine
 from tests.support.service.bucket import Bucket, is_signed, served_bucket
 
 
@@ -265,6 +268,48 @@ def test_old_entries_end_and_the_rest_stays_a_chain(place: Place, keys: Path) ->
     place.remove(5)
     with pytest.raises(StateMismatch, match="lacks 1 of its entries: 5"):
         ledger.open()
+
+
+@pytest.mark.parametrize("days", ["-1", "1e300", "inf", "nan", "36501"])
+def test_an_age_beyond_a_hundred_years_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    monkeypatch.setenv("LETHE_LEDGER", str(tmp_path / "ledger"))
+    ran = CommandLine(capsys)("ledger", "trim", f"--keep-days={days}", "--home", tmp_path)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "--keep-days must be from 0 to 36500" in ran.stderr
+
+
+def test_a_place_that_does_not_answer_is_reported_meanwhile(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Hanging(FolderPlace):
+        def create(self, number: int, content: bytes) -> bool:
+            asked.set()
+            answered.wait()
+            return super().create(number, content)
+
+    monkeypatch.setattr(erasure_ledger, "_SILENT_S", 0.0)
+    ledger = ErasureLedger(Hanging(tmp_path / "ledger"), keys, "small")
+    ledger.open()
+
+    def state() -> tuple[str | None, float]:
+        return ledger.failure, ledger.failing_s
+
+    assert state() == (None, 0.0)
+    waiting = threading.Thread(target=ledger.append, args=(record(1),))
+    waiting.start()
+    try:
+        asked.wait()
+        failure, failing_s = state()
+        assert failure == f"The erasure ledger {tmp_path}/ledger does not answer."
+        assert failing_s > 0
+    finally:
+        answered.set()
+        waiting.join()
+    assert state() == (None, 0.0)
 
 
 def test_a_bucket_needs_its_package_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
