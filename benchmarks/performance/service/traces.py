@@ -39,7 +39,8 @@ _PATIENCE_S = 120.0
 def record() -> None:
     """Delete one node, with a repair, and write the spans of its trace."""
     with tempfile.TemporaryDirectory() as folder, collecting() as collector:
-        own = {"LETHE_REPAIR": "always", "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        # Every step is drawn, also `10 secured`.
+        own = {"LETHE_REPAIR": "always", "OTEL_BSP_SCHEDULE_DELAY": "200", "LETHE_LEDGER": f"{folder}/ledger"}
         lethe = LetheProcess(Path(folder) / "home", _SETTINGS | own | collector.environment)
         try:
             with lethe.client() as client:
