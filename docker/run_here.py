@@ -24,6 +24,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 WORK, BUILDAH = Path(sys.argv[1]), sys.argv[2:]
 IMAGE, USER = "localhost/lethe:0.1.0", 10001
+BEGAN = time.monotonic()
 #: Random secrets, which end with this run, and a folder for data.
 VALUES = {
     "POSTGRES_PASSWORD": secrets.token_hex(20),
@@ -230,6 +231,5 @@ def main() -> None:
     services["postgres"].end(signal.SIGINT)
 
 
-BEGAN = time.monotonic()
 if __name__ == "__main__":
     main()

@@ -26,7 +26,7 @@ from benchmarks.performance.service.lethe_process import HEADERS, LetheProcess
 
 #: Maximum pause of the client that pauses (seconds): uvicorn closes an idle connection after 5 s.
 _IDLE_S = 4.0
-#: Maximum wait for the accepted requests at the end (seconds).
+#: Maximum wait for the end of a replaced Lethe, and for the accepted requests at the end (seconds).
 _PATIENCE_S = 300.0
 
 
@@ -76,6 +76,8 @@ class Client(threading.Thread):
 
     def finish(self) -> Seen:
         """Stop, and return what was seen."""
+        if not self.is_alive():
+            self.seen.failures.append("this client ended early")
         self._over.set()
         self.join()
         return self.seen
@@ -97,20 +99,13 @@ class Deleting(Client):
         """Request the next deletion."""
         node = next(self._nodes, None)
         if node is None:
-            raise SystemExit("There are no nodes left. Use a larger dataset, or a longer --pause.")
+            self._over.set()
+            return "no nodes are left: use a larger dataset, or a longer --pause"
         got = http.post("/deletions", json={"kind": "node", "nodes": [node]})
         if got.status_code != 202:
             return f"{got.status_code}: {got.text}"
         self.seen.accepted.append(got.json()["id"])
         return ""
-
-
-def upgraded(old: LetheProcess, settings: dict[str, str]) -> tuple[LetheProcess, float, int]:
-    """Replace a Lethe. Returns its successor, the seconds until that was ready, and the status of the old one."""
-    started = time.monotonic()
-    new = LetheProcess(old.home, settings, "--replace")
-    seconds = time.monotonic() - started
-    return new, seconds, old.process.wait()
 
 
 def lost(service: LetheProcess, accepted: list[str]) -> int:
@@ -149,10 +144,11 @@ def main() -> None:
                 client.start()
             times, statuses = list[float](), list[int]()
             for number in range(options.upgrades):
-                service, seconds, status = upgraded(service, settings)
-                times.append(seconds)
-                statuses.append(status)
-                print(f"  upgrade {number + 1}: ready after {seconds:.1f} s", flush=True)
+                old, started = service, time.monotonic()
+                service = LetheProcess(old.home, settings, "--replace")
+                times.append(time.monotonic() - started)
+                statuses.append(old.process.wait(_PATIENCE_S))
+                print(f"  upgrade {number + 1}: ready after {times[-1]:.1f} s", flush=True)
             predictions, requests = [client.finish() for client in predicting], deleting.finish()
             missing = lost(service, requests.accepted)
         finally:
