@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from model_store.disk.durable import rename
 from projector.errors import ProjectorError
+from projector.forgetting.factors import whole
 from projector.forgetting.gram import Gram, accepted
 from projector.graph.features import FeatureMatrix
 
@@ -62,7 +63,7 @@ def write_steps(folder: Path, gram: Gram, *, version_digest: str) -> Iterator[No
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         offset = _write(descriptor, bytes(_DIGEST_BYTES), 0)
-        for part in [*parts, *_slices(gram.M), *_slices(gram.M_pinv)]:
+        for part in [*parts, *_slices(whole(gram.M)), *_slices(whole(gram.M_pinv))]:
             digest.update(part)
             offset = _write(descriptor, part, offset)
             os.fdatasync(descriptor)

@@ -218,8 +218,10 @@ class Model:
         if removal.labels.size and not repair:
             raise TrainingError("Removing labels needs the repair.", "Use repair=True.")
         done = update(self._held, [removal], RepairPlan(progress=progress) if repair else None, joining)
-        report = _report(removal, joining, done, time.perf_counter() - began)
-        return Model(self._after(done, removal), self._exponents), report
+        after = Model(self._after(done, removal), self._exponents)
+        for span in done.state.spans:
+            span.gram.settle()
+        return after, _report(removal, joining, done, time.perf_counter() - began)
 
     def predict_new(
         self, features: Any, neighbours: Sequence[ArrayLike], *, edge_weight: Sequence[ArrayLike] | None = None
@@ -312,7 +314,8 @@ def _held(fitted: Fitted, device: str) -> HeldModel:
     )  # fmt: skip
     features, labels = live_graph.inputs.features, live_graph.inputs.labels
     W = side_by_side(trained.weights)
-    span = SpanState(W, W.clone(), torch.zeros_like(W), fitted.gram, everyone)
+    gram = fitted.gram.compact(features.rows, everyone)
+    span = SpanState(W, W.clone(), torch.zeros_like(W), gram, everyone)
     state = ModelState(0, span, None, everyone, known.num_classes)
     rows = None
     if labels is not None:

@@ -152,7 +152,7 @@ def project_batch(
     `injected` lists columns whose rows of W can be watched. Those that lose their last carrier in this batch are
     measured.
     """
-    with threads_for(state.features.gram.M):
+    with threads_for(state.features.gram.stored):
         return _project_batch(state, features, labels, removals, injected)
 
 

@@ -19,6 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.factors import (
+    Delayed,
+    Matrix,
+    OfRows,
+    PseudoInverse,
+    goes_through_rows,
+    leverages,
+    plus,
+    stored,
+    whole,
+    without,
+)
 from projector.forgetting.rank import (
     LEVERAGE_MARGIN,
     RANK_TOLERANCE,
@@ -40,6 +52,8 @@ _ROUNDING = 2 * torch.finfo(torch.float64).eps
 _PROBES = 4
 #: Batches of at least this share of d skip the update for a decomposition: about break-even, for d = 129 to 1,433.
 LARGE_BATCH = 0.75
+#: Rows to add to M+ make its products half as long again at this share of d.
+_MOST_ROWS = 0.25
 #: Rounds of subtracting supported parts from candidates for lost directions, and the least part that a round keeps. A
 #: lost direction is missed if the deleted rows held less than that of it beside a faint one.
 _TURNS, _LEAST_LEFT = 17, 1e-4
@@ -69,9 +83,9 @@ class Gram:
     """M, M+, the rank of the span and the scale for every rank decision."""
 
     #: X^T X over the rows in the span, (d, d).
-    M: Tensor
+    M: Matrix
     #: Moore-Penrose inverse of M, (d, d).
-    M_pinv: Tensor
+    M_pinv: PseudoInverse
     rank: int
     #: Largest eigenvalue of M at import, or after much longer rows joined. Never lowered, since later maxima may be
     #: noise.
@@ -79,11 +93,18 @@ class Gram:
     #: sigma_max / sigma_min over the directions kept at the last factorisation.
     condition_number: float
     rank_tolerance: float = RANK_TOLERANCE
+    #: tr(M M+), as it follows from every change of both; None to compute it from the matrices.
+    trace: float | None = None
 
     @property
     def is_full(self) -> bool:
         """Return whether every direction is strong."""
         return self.rank == self.M.shape[0]
+
+    @property
+    def stored(self) -> Tensor:
+        """The largest matrix that a batch reads."""
+        return stored(self.M_pinv)
 
     @property
     def cutoff(self) -> float:
@@ -94,6 +115,19 @@ class Gram:
     def support_limit(self) -> float:
         """The singular value at or below which rows are rounding."""
         return float(SUPPORT_TOLERANCE * self.sigma_ref_squared**0.5)
+
+    def compact(self, features: FeatureMatrix, in_span: NDArray[np.bool_]) -> "Gram":
+        """Return the same in the form that suits `features`, whose rows `in_span` (n,) are those of M."""
+        if isinstance(self.M, OfRows):
+            return replace(self, M=OfRows(features, in_span))
+        if not goes_through_rows(features) or not isinstance(self.M_pinv, Tensor):
+            return self
+        return replace(self, M=OfRows(features, in_span), M_pinv=Delayed(self.M_pinv), trace=_trace(self))
+
+    def settle(self) -> None:
+        """Bring the stored M+ up to date with all deletions: until then it is a trace of the deleted rows."""
+        if isinstance(self.M_pinv, Delayed):
+            self.M_pinv.settle()
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +164,8 @@ def factorise(
 
     `sigma_ref_squared` is the scale fixed at import; None makes this factorisation the import.
     """
-    return from_spectrum(spectrum_of(features, in_span), sigma_ref_squared, rank_tolerance)
+    gram = from_spectrum(spectrum_of(features, in_span), sigma_ref_squared, rank_tolerance)
+    return gram.compact(features, in_span)
 
 
 def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum:
@@ -200,14 +235,13 @@ def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """Return the Woodbury update; None if a candidate survives, a direction may be faint now, or it is not accepted."""
-    Y = X_D @ gram.M_pinv
-    K = symmetrise(Y @ X_D.T)
+    Y, K = leverages(gram.M_pinv, X_D)
     identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
     # A Cholesky factor exists exactly if no leverage eigenvalue reaches 1 - margin.
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
         scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
-        M_pinv = rank_update(gram.M_pinv, scaled, 1.0)
-        left = gram.M.new_zeros((gram.M.shape[0], 0))
+        M_pinv = plus(gram.M_pinv, scaled, 1.0)
+        left = X_D.new_zeros((X_D.shape[1], 0))
     else:
         eigenvalues, vectors = torch.linalg.eigh(K)
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
@@ -216,30 +250,45 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
             return None
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
-        M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
+        M_pinv = without(plus(gram.M_pinv, scaled, 1.0), left)
     if has_faint(M_pinv, gram.cutoff):
         return None
-    M = rank_update(gram.M, X_D, -1.0)
-    updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
+    M = OfRows(features, surviving) if isinstance(gram.M, OfRows) else rank_update(gram.M, X_D, -1.0)
+    updated = followed(gram, M, M_pinv, gram.rank - left.shape[1], -float(K.trace()))
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """Return the factors of the downdated M; None if rounding in M blurs an eigenvalue near the cutoff."""
-    M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
-    spectrum = Spectrum(M, *torch.linalg.eigh(M))
-    fresh = settled(spectrum, gram)
+    M = features.gram(surviving) if isinstance(gram.M, OfRows) else torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
+    spectrum = Spectrum(symmetrise(M), *torch.linalg.eigh(M))
+    fresh = settled(spectrum, gram, features, surviving)
     return None if fresh is None else _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
 
 
-def settled(spectrum: Spectrum, earlier: Gram) -> Gram | None:
+def settled(spectrum: Spectrum, earlier: Gram, features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Gram | None:
     """Return the factors of an updated M on the scale of `earlier`; None if its rounding leaves the rank in doubt."""
     cutoff = earlier.cutoff
     undecided = (spectrum.eigenvalues > cutoff * _UNDECIDED) & (spectrum.eigenvalues < cutoff / _UNDECIDED)
     if bool(undecided.any()):
         return None
     fresh = from_spectrum(spectrum, earlier.sigma_ref_squared, earlier.rank_tolerance)
-    return fresh if accepted(fresh) else None
+    return fresh.compact(features, in_span) if accepted(fresh) else None
+
+
+def followed(gram: Gram, M: Matrix, M_pinv: PseudoInverse, rank: int, leverages: float) -> Gram:
+    """Return the factors after rows joined or left, with their trace.
+
+    `leverages` is tr(M' M+) - tr(M M+) for the M' that replaces M: those of the rows that join, or less those that leave.
+    A long list of rows to add to M+ is added at once.
+    """
+    trace = None
+    if gram.trace is not None and isinstance(M, OfRows) and isinstance(M_pinv, Delayed):
+        old = 0 if not isinstance(gram.M_pinv, Delayed) else len(gram.M_pinv.rows)
+        trace = gram.trace + leverages + float(M.forms(M_pinv.rows[old:]) @ M_pinv.signs[old:])
+        if len(M_pinv.rows) > _MOST_ROWS * M_pinv.shape[0]:
+            M_pinv.settle()
+    return replace(gram, M=M, M_pinv=M_pinv, rank=rank, trace=trace)
 
 
 def _recomputed(
@@ -275,7 +324,7 @@ def accepted(gram: Gram) -> bool:
     """
     residual, limit = pinv_residual(gram), _PRECISE
     if not residual <= limit:
-        rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(gram.M_pinv))
+        rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(whole(gram.M_pinv)))
         limit = min(ACCEPTANCE, max(_PRECISE, rounding))
     return residual <= limit and rank_residual(gram) <= ACCEPTANCE
 
@@ -288,7 +337,7 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
     """
     M_pinv = gram.M_pinv
     if probes is None:
-        applied = M_pinv
+        applied = whole(M_pinv)
     else:
         generator = torch.Generator().manual_seed(gram.rank)
         draws = torch.randn((M_pinv.shape[0], probes), dtype=torch.float64, generator=generator)
@@ -301,7 +350,11 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
 
 def rank_residual(gram: Gram) -> float:
     """Return |tr(M M+) - rank|: the trace of a projector is its rank."""
-    return abs(float(torch.dot(gram.M.reshape(-1), gram.M_pinv.reshape(-1))) - gram.rank)
+    return abs((_trace(gram) if gram.trace is None else gram.trace) - gram.rank)
+
+
+def _trace(gram: Gram) -> float:
+    return float(torch.dot(whole(gram.M).reshape(-1), whole(gram.M_pinv).reshape(-1)))
 
 
 def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
@@ -332,16 +385,6 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
         left, sizes, _ = torch.linalg.svd(left - found @ (found.T @ left), full_matrices=False)
         directions = left[:, sizes > _LEAST_LEFT]
     return found
-
-
-def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
-    """Overwrite symmetric `matrix` (d, d) with (I - QQ^T) matrix (I - QQ^T), Q (d, k) orthonormal, by rank 2k."""
-    if directions.shape[1] == 0:
-        return matrix
-    applied = matrix @ directions
-    half = applied - 0.5 * directions @ (directions.T @ applied)
-    left, right = torch.cat([directions, half], dim=1), torch.cat([half, directions], dim=1)
-    return matrix.addmm_(left, right.T, alpha=-1.0)
 
 
 def outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:

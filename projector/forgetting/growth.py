@@ -7,13 +7,14 @@ span and by the Schur complement of Z^T Z for the rest,
     (M + X_A^T X_A)+ = M+ - (X_A M+)^T L^-1 (X_A M+) + V K^-1 V^T,    V = Q - (X_A M+)^T L^-1 Z.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.factors import Matrix, OfRows, leverages, plus, whole
 from projector.forgetting.gram import (
     LARGE_BATCH,
     FactorMethod,
@@ -21,6 +22,7 @@ from projector.forgetting.gram import (
     Spectrum,
     accepted,
     factorise,
+    followed,
     off_strong,
     outside,
     settled,
@@ -58,14 +60,14 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
     acceptance test. A batch that is large against d goes straight to an eigendecomposition. If M has outgrown the scale
     at import, the scale rises with it.
     """
-    M = rank_update(gram.M, X_A, 1.0)
+    M: Matrix = OfRows(features, in_span) if isinstance(gram.M, OfRows) else rank_update(gram.M, X_A, 1.0)
     if _exceeds(M, _LARGEST_SHARE * gram.sigma_ref_squared):
         gained = int((outside(gram, X_A)[1] > gram.cutoff**0.5).sum())
         raised = factorise(features, in_span, rank_tolerance=gram.rank_tolerance)
         return Growth(raised, gained, FactorMethod.RESCALE)
     large = X_A.shape[0] >= LARGE_BATCH * M.shape[0]
     # Free the attempt's memory before recomputing the factors.
-    grown = _decomposed(gram, M) if large else _updated(gram, M, X_A)
+    grown = _decomposed(gram, M, features, in_span) if large else _updated(gram, M, X_A)
     method = FactorMethod.DECOMPOSE if large else FactorMethod.UPDATE
     if grown is None:
         method = FactorMethod.REFACTORISE
@@ -75,38 +77,39 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
     return Growth(grown, max(0, grown.rank - gram.rank), method)
 
 
-def _exceeds(M: Tensor, limit: float) -> bool:
+def _exceeds(M: Matrix, limit: float) -> bool:
     """Return whether the largest eigenvalue of M exceeds `limit`."""
     if float(M.trace()) <= limit:
         return False
-    identity = torch.eye(M.shape[0], dtype=M.dtype, device=M.device)
-    return int(torch.linalg.cholesky_ex(limit * identity - M).info) != 0
+    matrix = whole(M)
+    identity = torch.eye(matrix.shape[0], dtype=matrix.dtype, device=matrix.device)
+    return int(torch.linalg.cholesky_ex(limit * identity - matrix).info) != 0
 
 
-def _decomposed(gram: Gram, M: Tensor) -> Gram | None:
-    symmetrise(M)
-    return settled(Spectrum(M, *torch.linalg.eigh(M)), gram)
+def _decomposed(gram: Gram, M: Matrix, features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Gram | None:
+    matrix = symmetrise(whole(M))
+    return settled(Spectrum(matrix, *torch.linalg.eigh(matrix)), gram, features, in_span)
 
 
-def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
+def _updated(gram: Gram, M: Matrix, X_A: Tensor) -> Gram | None:
     """Return the updated factors; None if a direction is near the cutoff on either side, or they are not accepted."""
-    Y = X_A @ gram.M_pinv
+    Y, K = leverages(gram.M_pinv, X_A)
     identity = torch.eye(X_A.shape[0], dtype=Y.dtype, device=Y.device)
-    root = torch.linalg.cholesky(symmetrise(Y @ X_A.T) + identity)
+    root = torch.linalg.cholesky(K + identity)
     # L = root root^T: dividing by L means dividing by its root twice.
     halved = torch.linalg.solve_triangular(root, Y, upper=False)
-    M_pinv, rank = rank_update(gram.M_pinv, halved, -1.0), gram.rank
+    M_pinv, rank = plus(gram.M_pinv, halved, -1.0), gram.rank
     if not gram.is_full:
         directions, sizes = outside(gram, X_A)
         Q = directions[:, sizes.square() > gram.cutoff]
         if Q.shape[1]:
             Z = torch.linalg.solve_triangular(root, X_A @ Q, upper=False)
             V = Q - halved.T @ Z
-            # K = R^T R, without squaring the precision that Z has left.
+            # Z^T L^-1 Z = R^T R, without squaring the precision that Z has left.
             R = torch.linalg.qr(Z, mode="r").R
-            M_pinv = rank_update(M_pinv, torch.linalg.solve_triangular(R.T, V.T, upper=False), 1.0)
+            M_pinv = plus(M_pinv, torch.linalg.solve_triangular(R.T, V.T, upper=False), 1.0)
             rank += Q.shape[1]
-    updated = replace(gram, M=M, M_pinv=M_pinv, rank=rank)
+    updated = followed(gram, M, M_pinv, rank, float(K.trace()))
     if has_faint(M_pinv, gram.cutoff) or not accepted(updated):
         return None
     return None if _left_out(updated, X_A) > _FAINT_SHARE * gram.cutoff else updated

@@ -66,7 +66,7 @@ def join_batch(
     before = projection.state
     live = np.concatenate([before.live, np.ones(joining.new, dtype=np.bool_)])
     joined = (joining.feature_rows, joining.label_rows)
-    with threads_for(before.features.gram.M):
+    with threads_for(before.features.gram.stored):
         parts = zip(before.spans, inputs, betas, joined, strict=False)
         updates = [join(span, given.rows, beta, rows) for span, given, beta, rows in parts]
     features, *labels = updates

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.factors import Delayed
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
 from projector.forgetting.growth import grow
 from projector.forgetting.symmetric import by_columns
@@ -107,7 +108,7 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
     effective = torch.addmm(beta_D, X_D, span.T)
     share = X_D.T @ effective
     before = replace(span, B=torch.addmm(span.B, X_D.T, beta_D, alpha=-1.0), gram=down.gram, in_span=surviving)
-    T = torch.addmm(span.T, down.gram.M_pinv, by_columns(share))
+    T = span.T + _spread(down.gram, X_D, effective, share)
     after, residual = _corrected(_without(replace(before, T=T), Q))
     if down.weakened or residual > _REFINEMENT:
         Q = lost_with(down.gram, X_D, rows, surviving)
@@ -129,7 +130,8 @@ def join(span: SpanState, rows: FeatureMatrix, beta: Tensor, joined: NDArray[np.
     """
     in_span = np.concatenate([span.in_span, np.zeros(rows.nodes - span.in_span.size, dtype=np.bool_)])
     if not joined.size:
-        return SpanJoin(replace(span, in_span=in_span), joined, span.T[:0], 0, 0.0, FactorMethod.NONE)
+        gram = span.gram.compact(rows, in_span)
+        return SpanJoin(replace(span, gram=gram, in_span=in_span), joined, span.T[:0], 0, 0.0, FactorMethod.NONE)
     X_A = rows.dense_rows(joined)
     given = X_A @ span.T
     taken = X_A.T @ given
@@ -164,6 +166,14 @@ def injected_norms(effective: Tensor, owner: NDArray[np.int64], owners: int, cla
 def channel_norm(W: Tensor, columns: Sequence[int], classes: int) -> float:
     """Return the norms of W's own rows for physical injected channels, summed over blocks and channels."""
     return float(_sum_of_block_norms(W[list(columns)], classes).sum())
+
+
+def _spread(gram: Gram, X_D: Tensor, effective: Tensor, share: Tensor) -> Tensor:
+    """Return M+ `share` for `share` = X_D^T `effective`, as (X_D M+)^T `effective` if few sparse rows make that cheaper."""
+    few = X_D.shape[0] ** 2 <= share.numel()
+    if few and isinstance(gram.M_pinv, Delayed):
+        return (X_D @ gram.M_pinv).T @ effective
+    return gram.M_pinv @ by_columns(share)
 
 
 def _without(span: SpanState, Q: Tensor) -> SpanState:
@@ -213,7 +223,7 @@ def _folded(span: SpanState, rows: FeatureMatrix, beta: Tensor) -> tuple[SpanSta
 
 def _missing(span: SpanState) -> Tensor:
     """Return W - B - M T."""
-    return torch.addmm(span.B, span.gram.M, by_columns(span.T)).neg_().add_(span.W)
+    return span.W - (span.B + span.gram.M @ by_columns(span.T))
 
 
 def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:

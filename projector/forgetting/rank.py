@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.factors import PseudoInverse, size_bound, whole
 from projector.graph.features import FeatureMatrix
 
 #: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
@@ -23,13 +24,14 @@ SUPPORT_TOLERANCE = 1e-13
 LEVERAGE_MARGIN = 1e-3
 
 
-def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
+def has_faint(M_pinv: PseudoInverse, cutoff: float) -> bool:
     """Return whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
     # |M+|_F is at least the largest eigenvalue and usually settles it.
-    if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
+    if cutoff * size_bound(M_pinv) < 1.0 - LEVERAGE_MARGIN:
         return False
-    identity = torch.eye(M_pinv.shape[0], dtype=M_pinv.dtype, device=M_pinv.device)
-    return int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - cutoff * M_pinv).info) != 0
+    matrix = whole(M_pinv)
+    identity = torch.eye(matrix.shape[0], dtype=matrix.dtype, device=matrix.device)
+    return int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - cutoff * matrix).info) != 0
 
 
 def supported(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,11 @@ class FeatureMatrix:
         return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
 
     @property
+    def values(self) -> int:
+        """Number of stored values."""
+        return self._matrix.numel() if self._sparse is None else self._sparse.nnz
+
+    @property
     def terms(self) -> int:
         """Largest number of terms that an entry of X^T right adds in sequence; sums of chunks have fewer than n."""
         return self.nodes if self._sparse is not None else chunked_terms(self.nodes)

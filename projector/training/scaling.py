@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from projector.errors import RankError
+from projector.forgetting.factors import whole
 from projector.forgetting.gram import Gram, from_spectrum, spectrum_of
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features
@@ -45,7 +46,7 @@ def well_scaled(
     gram, hidden = _examined(features, in_span, device)
     if gram.condition_number <= CONDITION_LIMIT and hidden == 0:
         return WellScaled(features, None, gram)
-    norms = gram.M.diagonal().sqrt().cpu().numpy()
+    norms = whole(gram.M).diagonal().sqrt().cpu().numpy()
     exponents = np.zeros(norms.size, dtype=np.int64)
     used = norms > 0
     largest = np.finfo(features.dtype).maxexp - 1

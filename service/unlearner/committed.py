@@ -184,6 +184,7 @@ class Committed:
                 sigma_ref_squared=scale,
                 rank_tolerance=manifest.rank_tolerance,
             )
+        gram = gram.compact(features.rows, version.featured)
         span = span_state(version.features, gram, version.featured, device)
         state = ModelState(version=number, features=span, labels=None, live=live, classes=graph.num_classes)
         if inputs.labels is not None:
@@ -303,6 +304,11 @@ class Committed:
         if edit is not None:
             self._take_over(edit, prepared.joined)
         self.replace(prepared)
+
+    def settle(self) -> None:
+        """Bring what a batch delayed up to date, which ends its traces of deleted rows."""
+        for span in self.state.spans:
+            span.gram.settle()
 
     def _complete(self, edited: Sequence[EditedRows]) -> None:
         """Make the coefficients, which are those of an earlier version, those of this one, which are `edited`."""

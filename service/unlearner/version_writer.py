@@ -271,7 +271,8 @@ class VersionWriter:
         self._store.set_current(self._ref)
 
     def _erase(self, own: CauseSteps) -> VersionState:
-        """Step 9; the coefficients from before the repair contain the data being erased."""
+        """Step 9; the coefficients from before the repair contain the data being erased, as do the Gram factors."""
+        self.resident.committed.settle()
         if self._store.stale_coefficients(self._ref):
             self._store.write_beta(
                 *self.resident.committed.coefficients(),

@@ -37,7 +37,7 @@ GROWN = "tests/unit/projector/forgetting/test_growth.py"
 
 #: The whole update of weights and coefficients in `project`, and of the factors in `downdate`.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
-_FACTORS = ("    Y = X_D @ gram.M_pinv\n", "def accepted(")
+_FACTORS = ("    Y, K = leverages(gram.M_pinv, X_D)\n", "def _decomposed(")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Mutant:
     tests: str = FORGETTING
 
 
-_PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=round(float((M * M_pinv).sum())))
+_PROJECTED_BY_FACTORS = """    M = whole(gram.M) - X_D.T @ X_D
+    updated = replace(gram, M=M, M_pinv=M_pinv, rank=round(float((M * M_pinv).sum())))
     lost = torch.linalg.svd(X_D.T - M @ (M_pinv @ X_D.T), full_matrices=False).U
     return Downdate(updated, lost[:, : max(0, gram.rank - updated.rank)], 0, FactorMethod.DOWNDATE)
 
@@ -90,7 +91,7 @@ MUTANTS = {
         _FACTORS,
         "    Y = X_D @ gram.M_pinv\n"
         "    K = Y @ X_D.T\n"
-        "    M_pinv = gram.M_pinv + Y.T @ torch.linalg.inv(torch.eye(len(K), dtype=K.dtype) - K) @ Y\n"
+        "    M_pinv = whole(gram.M_pinv) + Y.T @ torch.linalg.inv(torch.eye(len(K), dtype=K.dtype) - K) @ Y\n"
         + _PROJECTED_BY_FACTORS,
         ("test_the_feature_injection_test[small]",),
     ),
@@ -98,7 +99,7 @@ MUTANTS = {
         GRAM,
         _FACTORS,
         "    S = X_D.T @ (torch.eye(len(X_D), dtype=X_D.dtype) - X_D @ X_D.T) @ X_D\n"
-        "    M_pinv = gram.M_pinv + gram.M_pinv @ S @ gram.M_pinv\n" + _PROJECTED_BY_FACTORS,
+        "    M_pinv = whole(gram.M_pinv) + gram.M_pinv @ S @ gram.M_pinv\n" + _PROJECTED_BY_FACTORS,
         (
             "test_the_feature_injection_test[small]",
             "test_the_surviving_rows_on_disk_explain_the_weights_after_every_batch[small]",

@@ -29,6 +29,7 @@ import torch
 from benchmarks.device import device_name
 from projector import device as torch_threads
 from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
+from projector.forgetting.factors import whole
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.projection import SpanState
 from projector.graph.features import FeatureMatrix
@@ -137,7 +138,7 @@ def exact_eigh(setting: Setting, rows: np.ndarray) -> None:
     """Compute M - X_D^T X_D, its eigendecomposition in float64, and M M+ W."""
     X_D = setting.features.rows.dense_rows(rows)
     gram: Gram = setting.span.gram
-    M = gram.M - X_D.T @ X_D
+    M = whole(gram.M) - X_D.T @ X_D
     values, vectors = torch.linalg.eigh(M)
     basis = vectors[:, values > gram.rank_tolerance * gram.sigma_ref_squared]
     _ = basis @ (basis.T @ setting.span.W)
@@ -175,7 +176,7 @@ def measure(setting: Setting, size: int, repeats: int, bandwidth: float, *, base
     return Result(
         *setting.shape,
         batch=size,
-        threads=threads_of(setting.span.gram.M),
+        threads=threads_of(setting.span.gram.stored),
         ours_ms=by_rule,
         one_thread_ms=one,
         all_threads_ms=all_of_them,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from projector import Model, ModelSpec, Report, fit, from_arrays
 from projector.errors import GraphError, TrainingError
+from projector.forgetting.factors import whole
 from projector.forgetting.optimum import stacked
 from projector.forgetting.projection import SpanState, coefficient_residual
 from projector.forgetting.rank import RANK_TOLERANCE
@@ -166,7 +167,7 @@ def check_span(
     # A direction within a thousandth of the cutoff may count or not.
     assert (sigma > 1.001 * cutoff).sum() <= span.gram.rank <= (sigma > 0.999 * cutoff).sum()
     scale = max(span.gram.sigma_ref_squared, 1e-300)
-    assert np.abs(span.gram.M.numpy() - X.T @ X).max(initial=0.0) <= 1e-11 * scale
+    assert np.abs(whole(span.gram.M).numpy() - X.T @ X).max(initial=0.0) <= 1e-11 * scale
     beta = given.beta.numpy()[:, living.in_span()]
     assert_identity(span, 0.0 if repaired else float(np.linalg.norm(X) * np.linalg.norm(beta)), repaired)
     size, T = float(np.linalg.norm(span.W)), span.T.numpy()
@@ -185,7 +186,7 @@ def assert_identity(span: SpanState, terms: float, repaired: bool) -> None:
     """
     size, rounding = float(span.W.norm()), float(span.B.norm()) + terms
     if not repaired:
-        rounding += float(span.gram.M.norm() * span.T.norm())
+        rounding += float(whole(span.gram.M).norm() * span.T.norm())
     assert coefficient_residual(span) * size <= 1e-11 * size + 8 * np.finfo(float).eps * rounding
 
 
