@@ -279,7 +279,7 @@ def settled(spectrum: Spectrum, earlier: Gram, features: FeatureMatrix, in_span:
 def followed(gram: Gram, M: Matrix, M_pinv: PseudoInverse, rank: int, leverages: float) -> Gram:
     """Return the factors after rows joined or left, with their trace.
 
-    `leverages` is tr(M' M+) - tr(M M+) for the M' that replaces M: those of the rows that join, or less those that leave.
+    `leverages` is the sum of the leverages in M+ of the rows that join, or less that of those that leave.
     A long list of rows to add to M+ is added at once.
     """
     trace = None

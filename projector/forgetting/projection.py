@@ -169,7 +169,7 @@ def channel_norm(W: Tensor, columns: Sequence[int], classes: int) -> float:
 
 
 def _spread(gram: Gram, X_D: Tensor, effective: Tensor, share: Tensor) -> Tensor:
-    """Return M+ `share` for `share` = X_D^T `effective`, as (X_D M+)^T `effective` if few sparse rows make that cheaper."""
+    """Return M+ `share` for `share` = X_D^T `effective`; as (X_D M+)^T `effective` for few sparse rows."""
     few = X_D.shape[0] ** 2 <= share.numel()
     if few and isinstance(gram.M_pinv, Delayed):
         return (X_D @ gram.M_pinv).T @ effective

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from projector.forgetting.factors import Delayed
 from service.unlearner.resident import Resident
+from tests.support.mathematics.gram_forms import through_rows
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import running, settings_of
@@ -62,3 +64,25 @@ async def test_a_replaced_model_leaves_the_memory(
         gc.collect()
         assert [name for name, part in replaced.items() if part() is not None] == []
         assert residents[-1]() is not None
+
+
+async def test_a_completed_deletion_is_in_no_stored_factor(
+    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, residents: "list[weakref.ref[Resident]]"
+) -> None:
+    settings = settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
+    with through_rows():
+        async with running(settings) as lethe:
+            await until(lethe.is_ready)
+            before = weakref.ref(pseudo_inverse(residents[0]()).stored)
+            await lethe.completed(await lethe.delete("5"))
+            gc.collect()
+            assert not len(pseudo_inverse(residents[0]()).rows)
+            assert before() is None
+
+
+def pseudo_inverse(resident: Resident | None) -> Delayed:
+    """Return M+ of a model whose batches delay its update."""
+    assert resident is not None
+    M_pinv = resident.committed.state.features.gram.M_pinv
+    assert isinstance(M_pinv, Delayed)
+    return M_pinv

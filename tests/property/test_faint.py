@@ -18,6 +18,7 @@ from projector.network.spec import Combine, LossKind, ModelSpec
 from service.domain.states import RepairPolicy
 from tests.support.everyday import everyday
 from tests.support.mathematics.faint_models import TINY, Case, FaintModel, Step, random_case
+from tests.support.mathematics.gram_forms import through_rows
 from tests.support.models.stored import StoredModel, built
 
 
@@ -41,9 +42,10 @@ def check(model: FaintModel, batch: np.ndarray) -> Step:
 
 def check_seed(seed: int) -> None:
     """Delete batch after batch from the model of a seed."""
-    model = FaintModel(random_case(seed))
-    for batch in model.case.batches:
-        check(model, batch)
+    with through_rows(seed % 2 == 1):
+        model = FaintModel(random_case(seed))
+        for batch in model.case.batches:
+            check(model, batch)
 
 
 #: The last one leaves weights of a 20,000th of the largest possible: rounding gives their optimum a bound of 1.03e-8.

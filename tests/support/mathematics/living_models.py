@@ -27,6 +27,7 @@ from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind, SolverKind
+from tests.support.mathematics.gram_forms import through_rows
 from tests.support.mathematics.oracle import Matrix, Oracle, Side
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import with_weights
@@ -212,12 +213,15 @@ class Case:
     #: Whether products use H itself, and whether changed rows of it are always computed separately.
     dense: bool
     partly: bool
+    #: Whether the Gram factors are in the form for wide sparse features.
+    by_rows: bool
 
     @contextmanager
     def ways(self) -> Iterator[None]:
         """Make models compute this way in the block."""
         with ExitStack() as stack:
             stack.enter_context(patch("projector.forgetting.live_graph.keeps_dense", lambda *_: self.dense))
+            stack.enter_context(through_rows(self.by_rows))
             stack.enter_context(patch("projector.network.image_rows._WORTH", np.inf if self.partly else 0.5))
             yield
 
@@ -252,7 +256,7 @@ def random_case(seed: int, weighted: bool = False, **settings: Any) -> Case:
     if not real and graph.num_classes < classes:
         graph = replace(graph, class_names=tuple(map(str, range(classes))))
     dense, partly = (bool(chance < 0.5) for chance in rng.random(2))
-    return Case(graph, X.astype(np.float64), spec, rng, dense, partly)
+    return Case(graph, X.astype(np.float64), spec, rng, dense, partly, by_rows=seed % 4 >= 2)
 
 
 def random_spec(rng: np.random.Generator) -> ModelSpec:

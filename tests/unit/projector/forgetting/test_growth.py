@@ -10,6 +10,7 @@ from projector.forgetting.factors import whole
 from projector.forgetting.gram import FactorMethod, Gram, factorise, pinv_residual
 from projector.forgetting.growth import grow
 from projector.graph.features import FeatureMatrix
+from tests.support.mathematics.gram_forms import through_rows
 from tests.support.models.structures import STRUCTURES, Rows, all_zero, full_rank, oracle, rank_deficient
 
 
@@ -29,13 +30,18 @@ def grown(rows: Rows, first: int, step: int) -> list[tuple[Gram, FactorMethod, i
     return found
 
 
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("step", [1, 3, 20])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_factors_stay_exact_while_rows_join(structure: Callable[[np.random.Generator], Rows], step: int) -> None:
+def test_factors_stay_exact_while_rows_join(
+    structure: Callable[[np.random.Generator], Rows], step: int, by_rows: bool
+) -> None:
     rng = np.random.default_rng(0)
     rows = rng.permutation(structure(rng))
     first = max(1, len(rows) // 3)
-    for gram, _, count in grown(rows, first, step):
+    with through_rows(by_rows):
+        found = grown(rows, first, step)
+    for gram, _, count in found:
         rank, M_pinv, _ = oracle(rows[:count], 1e-5 * gram.sigma_ref_squared**0.5)
         assert gram.rank == rank
         size = max(float(np.linalg.norm(M_pinv)), 1e-300)
