@@ -1,8 +1,8 @@
 """The forms in which M and M+ are kept for sparse features, so that a deletion reads and writes no d x d matrix.
 
 With sparse features a product with M = X^T X through the rows costs less than reading M, so M is not stored. M+ is a
-stored matrix and a few rows still to be added to it. Adding them reads and writes all of it: that is done after the
-batch, and before anyone is told that a deletion is completed, since the stored matrix is a trace of the deleted rows.
+stored matrix and a few rows still to be added to it. Adding them reads and writes all of it. That is done after the
+batch, and before a deletion is completed, since the stored matrix is a trace of the deleted rows.
 [Citeseer, d = 3,703: M and M+ take 110 MB each.]
 """
 

@@ -305,11 +305,6 @@ class Committed:
             self._take_over(edit, prepared.joined)
         self.replace(prepared)
 
-    def settle(self) -> None:
-        """Bring what a batch delayed up to date, which ends its traces of deleted rows."""
-        for span in self.state.spans:
-            span.gram.settle()
-
     def _complete(self, edited: Sequence[EditedRows]) -> None:
         """Make the coefficients, which are those of an earlier version, those of this one, which are `edited`."""
         given = [(self.features, self.state.features.in_span)]

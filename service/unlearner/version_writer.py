@@ -272,7 +272,8 @@ class VersionWriter:
 
     def _erase(self, own: CauseSteps) -> VersionState:
         """Step 9; the coefficients from before the repair contain the data being erased, as do the Gram factors."""
-        self.resident.committed.settle()
+        for span in self.resident.committed.state.spans:
+            span.gram.settle()
         if self._store.stale_coefficients(self._ref):
             self._store.write_beta(
                 *self.resident.committed.coefficients(),
