@@ -152,7 +152,8 @@ class FeatureMatrix:
         first, end = starts[[0, -1]].tolist()
         own = torch.arange(width, device=self.device).repeat_interleave(starts.diff(), output_size=end - first)
         dense = torch.zeros((self.nodes, width), dtype=torch.float64, device=self.device)
-        places = columns.col_indices()[first:end].to(torch.int64).mul_(width).add_(own)
+        # A copy: int64 indices would be changed in place.
+        places = columns.col_indices()[first:end].to(torch.int64, copy=True).mul_(width).add_(own)
         dense.view(-1).index_add_(0, places, columns.values()[first:end])
         return dense
 

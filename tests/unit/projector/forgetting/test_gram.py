@@ -11,6 +11,7 @@ import torch
 from projector.errors import RankError
 from projector.forgetting.factors import whole
 from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
+from projector.graph import features as features_module
 from projector.graph.features import FeatureMatrix
 from projector.training.scaling import well_scaled
 from tests.support.mathematics.gram_forms import through_rows
@@ -226,6 +227,18 @@ def test_exactly_dependent_columns_are_no_hidden_direction() -> None:
     rows = rng.integers(0, 3, (60, 8)).astype(np.float64)
     rows[:, 7] = rows[:, 6] + rows[:, 5]
     assert well_scaled(rows, np.ones(60, dtype=np.bool_)).gram.rank == 7
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_reading_columns_of_sparse_features_changes_nothing(
+    index: type[np.integer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Features of more than 2^31 entries have indices of this type.
+    monkeypatch.setattr(features_module, "index_type", lambda largest: index)
+    rows = np.random.default_rng(2).integers(0, 2, (9, 6)).astype(np.float64)
+    features = FeatureMatrix(sp.csr_array(rows))
+    for _ in range(2):
+        assert np.array_equal(features.dense_columns(1, 4).numpy(), rows[:, 1:4])
 
 
 def test_forgotten_rows_are_zero_in_memory() -> None:
