@@ -6,7 +6,7 @@ Fixtures import slow modules themselves, so that `./lethe test FILE` starts as f
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,11 @@ from tests.support import in_memory
 from tests.support.preloaded import Preloaded, Start, service_preloaded
 
 if TYPE_CHECKING:
+    from service.settings import Settings
     from tests.support.databases import Templates
+    from tests.support.service.api_harness import Api
+    from tests.support.service.db_harness import Database
+    from tests.support.service.running import Lethe
 
 # The shared helpers contain many of the assertions.
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
@@ -122,6 +126,35 @@ def database_url(templates: "Templates", plain_tracebacks: None) -> Iterator[str
     """`postgresql://…` of a fresh database at the schema of this version, without a row."""
     with templates.migrated() as url:
         yield url
+
+
+@pytest.fixture
+async def db(database_url: str, tmp_path: Path) -> "AsyncIterator[Database]":
+    """A fresh database, a key, and what accepts requests."""
+    from tests.support.service.db_harness import open_database
+
+    async with open_database(database_url, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> "AsyncIterator[Api]":
+    """The API in this process, without an unlearner."""
+    from tests.support.service.api_harness import serving
+
+    async with serving(database_url, tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def lethe(settings: "Settings") -> "AsyncIterator[Lethe]":
+    """All of Lethe in this process, ready."""
+    from tests.support.service.db_harness import until
+    from tests.support.service.running import running
+
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        yield lethe
 
 
 @pytest.fixture

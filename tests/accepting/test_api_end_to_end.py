@@ -1,7 +1,6 @@
 """The whole service in one process: called over HTTP, applied, audited, and gone from predictions."""
 
 import shutil
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -13,13 +12,6 @@ from service.settings import Settings
 from tests.support.service.bodies import refused
 from tests.support.service.db_harness import until
 from tests.support.service.running import NODES, Lethe, running
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def test_a_node_is_forgotten_and_the_record_says_how(lethe: Lethe) -> None:

@@ -1,28 +1,19 @@
 """Following, listing and searching deletion requests, and the rights to see them."""
 
 import itertools
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx2
-import pytest
 
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
-from tests.support.service.api_harness import NODES, Api, serving
+from tests.support.service.api_harness import NODES, Api
 from tests.support.service.bodies import node_body, refused
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 AUDITOR = (Scope.AUDIT_READ, Scope.DELETIONS_READ)
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 async def ask(writer: httpx2.AsyncClient, *nodes: str, reference: str | None = None) -> dict[str, Any]:

@@ -1,20 +1,11 @@
 """The asyncio client against the real application."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import httpx2
 import pytest
 
 from lethe_client import AsyncLetheClient, ProblemError
 from service.domain.scopes import Scope
-from tests.support.service.api_harness import Api, serving
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
+from tests.support.service.api_harness import Api
 
 
 async def test_it_requests_lists_cancels_and_exports(api: Api) -> None:

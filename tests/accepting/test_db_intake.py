@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,6 @@ from service.errors import Conflict, InvalidRequest, QueueFull, Unavailable
 from service.requests.drill_rows import DrillOpen
 from service.requests.intake import Accepted, Intake
 from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def _stored(db: Database) -> set[UUID]:

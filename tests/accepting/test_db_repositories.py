@@ -1,7 +1,6 @@
 """Pointers, tombstones, outbox, events and API keys."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,14 +36,7 @@ from tests.support.service.db_harness import (
     Said,
     made,
     next_pointer,
-    open_database,
 )
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def test_a_pointer_advances_from_the_expected_version_only(db: Database) -> None:

@@ -1,7 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -29,15 +27,8 @@ from tests.support.service.db_harness import (
     Said,
     committed,
     made,
-    open_database,
     outcome,
 )
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def _get(db: Database, request_id: UUID) -> DeletionRequest:

@@ -1,7 +1,6 @@
 """Failed requests stay open until they are handled, and then their targets are no longer kept."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -30,14 +29,8 @@ from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import WRITER, node_body
-from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
+from tests.support.service.db_harness import MODEL, Database, Said, until
 from tests.support.service.running import running
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 class World:

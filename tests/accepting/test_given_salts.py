@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -12,14 +10,8 @@ import pytest
 
 from service.db.transactions import transaction
 from service.domain.scopes import Scope
-from tests.support.service.api_harness import Api, serving
+from tests.support.service.api_harness import Api
 from tests.support.service.bodies import WRITER, node_body, refused
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 @pytest.fixture

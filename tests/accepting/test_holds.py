@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -27,13 +27,7 @@ from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import WRITER, node_body, refused
-from tests.support.service.db_harness import MODEL, Database, open_database
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
+from tests.support.service.db_harness import MODEL, Database
 
 
 async def hold(db: Database, request_id: UUID, reason: str = "Needed in a lawsuit.") -> DeletionRequest:

@@ -1,6 +1,5 @@
 """A node's life over HTTP: added, predicted, corrected, without its label, deleted, and back."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ OTHER = {"0": 2.0, "5": -1.5}
 @pytest.fixture
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def sent(lethe: Lethe, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Nodes outside the graph, predicted by a running service: as the library does, and as if they had joined."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,15 @@ import pytest
 from model_store.store import Store
 from projector.model import Model, fit
 from service.domain.scopes import Scope
-from service.settings import Settings
 from tests.support.service.bodies import node_body, refused
-from tests.support.service.db_harness import until
 from tests.support.service.joining_world import graph_of
 from tests.support.service.published import with_key
-from tests.support.service.running import Lethe, running
+from tests.support.service.running import Lethe
 
 #: A number that nothing else prints.
 MARKED = 0.4830261957
 ROWS = [[MARKED, -1.0, 0.5, 0.0, 1.5, 0.0, 0.0, 0.75, 0.0, -0.5, 0.0, 1.0], [0.0] * 12, [*[0.0] * 11, -2.5]]
 NEIGHBOURS = [["3", "12", "57"], ["12"], []]
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def predicted(lethe: Lethe, rows: Any = ROWS, neighbours: Any = NEIGHBOURS) -> np.ndarray:

@@ -1,10 +1,6 @@
 """Pages of the requests in a state are complete, even if requests leave the state meanwhile."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
-
-import pytest
 
 from service.access.cursors import PageCursor
 from service.db.transactions import transaction
@@ -12,15 +8,9 @@ from service.domain.states import RequestStatus
 from service.reports.queries import AuditFilters
 from service.reports.search import Page, search
 from service.requests.moves import RequestMoves
-from tests.support.service.db_harness import Database, open_database
+from tests.support.service.db_harness import Database
 
 QUEUED = AuditFilters(status=RequestStatus.QUEUED)
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def page(db: Database, limit: int, cursor: PageCursor | None = None) -> Page:

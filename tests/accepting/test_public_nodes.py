@@ -1,6 +1,5 @@
 """A served model with an MLP: its public nodes stay, all others can be forgotten."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +42,6 @@ def mlp_model(tmp_path_factory: pytest.TempPathFactory, public: list[str]) -> Pa
 @pytest.fixture
 def settings(mlp_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     return settings_of(mlp_model, tmp_path / "home", database_url, redis_url)
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def test_public_nodes_are_refused_by_name_and_private_ones_are_forgotten(

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,17 +23,11 @@ from service.requests.holds import Behind, Holds
 from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
-from tests.support.service.api_harness import NODES, Api, serving
+from tests.support.service.api_harness import NODES, Api
 from tests.support.service.bodies import node_body, refused
 
 #: The same answer, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 @pytest.fixture

@@ -15,16 +15,10 @@ from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, Sessi
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.scopes import Scope
-from tests.support.service.db_harness import Database, open_database
+from tests.support.service.db_harness import Database
 
 SECOND = timedelta(seconds=1)
 KEYRING = Keyring(Path("keys"), {}, api_pepper=b"p" * 32, body_key=b"b" * 32, cursor_key=b"c" * 32)
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.fixture

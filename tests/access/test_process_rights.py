@@ -1,6 +1,5 @@
 """Rights of each process in the database, tried with its own login on every table and column."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -27,7 +26,7 @@ from service.reports.summary import fold
 from service.requests.moves import RequestMoves
 from service.requests.tombstones import TombstoneRepository
 from service.unlearner.causes import RecoveryRepository
-from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
+from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer
 from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
@@ -88,12 +87,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "webhook_endpoints": (_READ, "read, change removal removed_at secret"),
 }
 ROLES = (API_ROLE, UNLEARNER_ROLE)
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -21,19 +21,13 @@ from service.predictions.writer import Publisher
 from service.web.api import bulk_routes
 from tests.support.inputs.asked import Asked, asked
 from tests.support.service import publications
-from tests.support.service.api_harness import CLASSES, NODES, Api, serving
+from tests.support.service.api_harness import CLASSES, NODES, Api
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import until
 
 #: Enough that no buffer of a connection holds the file.
 MANY = 100_000
 DOWNLOADER = (Scope.PREDICTIONS_READ, Scope.PREDICTIONS_ALL)
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 async def test_a_file_has_what_each_node_is_answered_with(api: Api) -> None:

@@ -1,8 +1,6 @@
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -23,15 +21,8 @@ from tests.support.service.db_harness import (
     Proxy,
     is_waiting,
     next_pointer,
-    open_database,
     until,
 )
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def _acquired(db: Database, holder: str = "one") -> Lease:

@@ -36,12 +36,6 @@ from tests.support.service.db_harness import (
 
 
 @pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
-
-
-@pytest.fixture
 async def proxy(db: Database) -> AsyncIterator[Proxy]:
     async with Proxy(db.url) as made:
         yield made

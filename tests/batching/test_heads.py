@@ -29,7 +29,7 @@ from service.predictions.version_rows import PointerRepository
 from service.predictions.writer import Publisher
 from tests.support.processes import reader_process
 from tests.support.service import publications
-from tests.support.service.db_harness import MODEL, Database, open_database, until
+from tests.support.service.db_harness import MODEL, Database, until
 from tests.support.service.publications import predicted
 
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
@@ -147,12 +147,6 @@ async def test_a_session_that_goes_on_after_another_took_over_changes_no_answer(
             stale.clean_up(2, 0)
             session.clean_up(version)
             assert await reader.answers(str(version)) < shown_at
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Nodes, edges, features and labels that join: from the queue to the disk, and the weights of an independent fit."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,6 @@ NEAR = 1e-6
 @pytest.fixture
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 NEW = "a node that joins"

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,6 @@ def world(trained: Path) -> World:
 @pytest.fixture
 def settings(trained: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     return settings_of(trained, tmp_path / "home", database_url, redis_url)
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def difference(lethe: Lethe, world: World) -> float:

@@ -1,7 +1,6 @@
 """Lease renewal: the lease never ends unnoticed, and work under it ends with it."""
 
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +16,9 @@ from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import KeyMissing, LeaseLost, StateMismatch
 from service.unlearner.lease_keeper import LeaseKeeper, RenewalFailed, holding
-from tests.support.service.db_harness import MODEL, Database, open_database, until
+from tests.support.service.db_harness import MODEL, Database, until
 from tests.support.service.kinds_world import make_model
 from tests.support.service.running import running, settings_of
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def _acquired(db: Database) -> Lease:

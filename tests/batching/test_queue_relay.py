@@ -1,7 +1,7 @@
 """From a committed request to the stream: at least once, through any outage."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -18,30 +18,13 @@ from service.queue.outage import Backoff
 from service.queue.stream import DeletionStream
 from service.requests.delivery import Relay
 from tests.support.processes.valkey_process import ValkeyProcess
-from tests.support.service.queue_world import MODEL, QueueWorld, claim_all, queue_world
+from tests.support.service.db_harness import MODEL, Database, open_database
+from tests.support.service.queues import claim_all
 
 QUICK = Backoff(base_s=0.005, cap_s=0.02)
 NEVER_S = 3600.0
+WAITING = "SELECT count(*) FROM outbox"
 NONE: Mapping[UUID, str | None] = {}
-
-
-@pytest.fixture
-async def world(database_url: str, tmp_path: Path) -> AsyncIterator[QueueWorld]:
-    async with queue_world(database_url, tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with connect(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-async def stream(redis: Redis) -> DeletionStream:
-    stream = DeletionStream(redis, MODEL)
-    await stream.ensure_group()
-    return stream
 
 
 class Running:
@@ -60,23 +43,21 @@ class Running:
             await self._task
 
 
-async def test_accepted_requests_are_published_once_in_order(world: QueueWorld, stream: DeletionStream) -> None:
-    accepted = await world.accept(5)
-    relay = Relay(world.engine, stream)
+async def test_accepted_requests_are_published_once_in_order(db: Database, stream: DeletionStream) -> None:
+    accepted = await db.accept_each(5)
+    relay = Relay(db.engine, stream)
     assert await relay.publish_pending() == 5
     assert await relay.publish_pending() == 0
-    assert await world.waiting() == 0
+    assert await db.value(WAITING) == 0
     assert [entry.request_id for entry in await stream.claim("one", count=10, block_ms=0)] == accepted
 
 
-async def test_a_request_whose_notification_was_lost_is_found_by_polling(
-    world: QueueWorld, stream: DeletionStream
-) -> None:
-    accepted = await world.accept(1)
-    await Relay(world.engine, stream).publish_pending()
+async def test_a_request_whose_notification_was_lost_is_found_by_polling(db: Database, stream: DeletionStream) -> None:
+    accepted = await db.accept_each(1)
+    await Relay(db.engine, stream).publish_pending()
     await claim_all(stream, 1)
-    async with Running(Relay(world.engine, stream, poll_s=0.01)):
-        async with transaction(world.engine) as connection:
+    async with Running(Relay(db.engine, stream, poll_s=0.01)):
+        async with transaction(db.engine) as connection:
             again = "INSERT INTO outbox (request_id, model) VALUES (:id, :model)"
             await connection.execute(text(again), {"id": accepted[0], "model": MODEL})
         assert await claim_all(stream, 1) == accepted
@@ -91,45 +72,45 @@ class CrashingStream(DeletionStream):
 
 
 async def test_a_crash_between_publishing_and_committing_publishes_again(
-    world: QueueWorld, stream: DeletionStream, redis: Redis
+    db: Database, stream: DeletionStream, redis: Redis
 ) -> None:
-    accepted = await world.accept(2)
+    accepted = await db.accept_each(2)
     with pytest.raises(Unavailable):
-        await Relay(world.engine, CrashingStream(redis, MODEL)).publish_pending()
-    assert await world.waiting() == 2
-    await Relay(world.engine, stream).publish_pending()
+        await Relay(db.engine, CrashingStream(redis, MODEL)).publish_pending()
+    assert await db.value(WAITING) == 2
+    await Relay(db.engine, stream).publish_pending()
     delivered = [entry.request_id for entry in await stream.claim("one", count=10, block_ms=0)]
     assert delivered == accepted * 2
 
 
 async def test_requests_accepted_while_redis_is_down_are_published_when_it_is_back(
-    world: QueueWorld, tmp_path: Path
+    db: Database, tmp_path: Path
 ) -> None:
     valkey = ValkeyProcess(tmp_path)
     async with connect(valkey.url) as client:
         stream = DeletionStream(client, MODEL)
         try:
-            async with Running(Relay(world.engine, stream, poll_s=NEVER_S, backoff=QUICK)):
-                accepted = await world.accept(2)
+            async with Running(Relay(db.engine, stream, poll_s=NEVER_S, backoff=QUICK)):
+                accepted = await db.accept_each(2)
                 valkey.start()
                 assert await claim_all(stream, 2) == accepted
                 valkey.kill()
-                accepted = await world.accept(2)
+                accepted = await db.accept_each(2)
                 valkey.start()
                 assert await claim_all(stream, 2) == accepted
         finally:
             valkey.kill()
 
 
-async def test_it_stops_at_once_while_redis_is_frozen(world: QueueWorld, tmp_path: Path) -> None:
+async def test_it_stops_at_once_while_redis_is_frozen(db: Database, tmp_path: Path) -> None:
     valkey = ValkeyProcess(tmp_path)
     valkey.start()
     try:
         async with connect(valkey.url, socket_timeout_s=NEVER_S) as client:
-            async with Running(Relay(world.engine, DeletionStream(client, MODEL), poll_s=0.01)):
+            async with Running(Relay(db.engine, DeletionStream(client, MODEL), poll_s=0.01)):
                 valkey.freeze()
-                await world.accept(1)
-            assert await world.waiting() == 1
+                await db.accept_each(1)
+            assert await db.value(WAITING) == 1
     finally:
         valkey.kill()
 
@@ -140,24 +121,24 @@ async def test_it_goes_on_when_postgres_was_restarted(
     url = own_postgres.start().database_url
     assert url is not None
     await migrate.upgrade(url)
-    async with queue_world(url, tmp_path) as world:
-        relay = Relay(world.engine, stream, poll_s=NEVER_S, backoff=QUICK)
+    async with open_database(url, tmp_path) as db:
+        relay = Relay(db.engine, stream, poll_s=NEVER_S, backoff=QUICK)
         async with Running(relay):
-            before = await world.accept(1)
+            before = await db.accept_each(1)
             assert await claim_all(stream, 1) == before
             await asyncio.to_thread(own_postgres.stop)
             await asyncio.to_thread(own_postgres.start)
-            accepted = await world.accept(1)
+            accepted = await db.accept_each(1)
             # If the stop preceded the commit of the first publication, it is published again.
             while accepted[0] not in await claim_all(stream, 1):
                 pass
 
 
-async def test_an_error_that_is_no_outage_ends_the_relay(world: QueueWorld, redis: Redis) -> None:
+async def test_an_error_that_is_no_outage_ends_the_relay(db: Database, redis: Redis) -> None:
     class BrokenStream(DeletionStream):
         async def publish(self, request_ids: Iterable[UUID], traceparents: Mapping[UUID, str | None] = NONE) -> None:
             raise RuntimeError("a defect")
 
-    await world.accept(1)
+    await db.accept_each(1)
     with pytest.raises(RuntimeError, match="a defect"):
-        await Relay(world.engine, BrokenStream(redis, MODEL)).run(asyncio.Event())
+        await Relay(db.engine, BrokenStream(redis, MODEL)).run(asyncio.Event())

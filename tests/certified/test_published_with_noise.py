@@ -4,7 +4,6 @@ import errno
 import hashlib
 import html
 import os
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,13 +31,6 @@ from tests.support.service.running import Lethe, running
 
 #: What writes a version of the model, and what writes it for those who predict.
 _WRITES = ("model_store.versions.write_file", "service.predictions.writer._write_file")
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def test_all_that_others_see_of_a_version_is_its_stored_draw_and_what_fails_uses_up_nothing(

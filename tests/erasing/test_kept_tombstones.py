@@ -1,6 +1,6 @@
 """The store's own tombstones beside the database's: synchronised at a start, and never lost unnoticed."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from service.errors import KeyMissing, StateMismatch
 from service.processes.key_folder import open_keyring
 from service.requests.tombstones import TombstoneRepository
 from service.unlearner.deleted_parts import find_deleted_parts, for_store, only_in_store, reconcile
-from tests.support.service.db_harness import MODEL, Database, open_database
+from tests.support.service.db_harness import MODEL, Database
 
 LEASE = Lease(MODEL, "one", 9, 60.0, 0.0)
 
@@ -39,12 +39,6 @@ def store(trained: Path) -> Iterator[Store]:
     yield Store.open(trained)
     for path in trained.glob("tombstones-*"):
         path.unlink()
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.fixture

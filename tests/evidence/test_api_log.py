@@ -1,7 +1,6 @@
 """The log's routes and receipts, over a real database."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,13 @@ from service.requests.moves import RequestMoves
 from service.unlearner.causes import ImportRepository
 from tests.support.clients.signing_in import sign_in
 from tests.support.evidence.rfc6962 import mth, path, subproof
-from tests.support.service.api_harness import MODEL, Api, serving
+from tests.support.service.api_harness import MODEL, Api
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import NORMS, Said, committed, made, outcome
 from tests.support.service.db_harness import imported as record_import
 from tests.support.service.imports import IMPORTED
 
 OWNER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 class Unlearner:

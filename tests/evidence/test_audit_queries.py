@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,16 +30,10 @@ from tests.support.databases import Templates
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
 from tests.support.evidence.totals import BY_PEOPLE, assert_totals_are_right
 from tests.support.preloaded import ROOT
-from tests.support.service.db_harness import MODEL, Database, Said, open_database
+from tests.support.service.db_harness import MODEL, Database, Said
 
 VIEWS = ("audit_summary", "audit_series", "audit_export", "audit_drills", "audit_months", "audit_open")
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "audit.json"
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.fixture

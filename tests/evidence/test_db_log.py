@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -30,15 +29,9 @@ from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
 from service.requests.callers import NewRequest
 from service.requests.moves import RequestMoves
-from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
+from tests.support.service.db_harness import MODEL, Database, Said, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Refusals by the schema itself, whatever the code above it does."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from service.db.transactions import transaction
 from service.domain.states import TRANSITIONS, EventType, RequestStatus
 from service.log.events import EventRepository
-from tests.support.service.db_harness import MODEL, Database, Said, open_database
+from tests.support.service.db_harness import MODEL, Database, Said
 
 #: For each status, the columns of a legal row.
 LEGAL = {
@@ -59,12 +57,6 @@ ILLEGAL = [
     (RequestStatus.CANCELLED, "ciphertext = '\\x01'"),
     (RequestStatus.CANCELLED, "batch_id = :batch"),
 ]
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 class Rows:

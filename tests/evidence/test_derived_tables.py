@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -16,7 +15,7 @@ from service.predictions.version_rows import VersionRepository
 from service.reports.summary import fold
 from service.requests.moves import RequestMoves
 from tests.support.evidence.totals import assert_totals_are_right
-from tests.support.service.db_harness import Database, Said, open_database
+from tests.support.service.db_harness import Database, Said
 
 #: A temporary table that imitates the one whose changes a trigger's function processes.
 FORGED_TABLE = "CREATE TEMPORARY TABLE requests (LIKE public.requests)"
@@ -24,12 +23,6 @@ FORGED_TRIGGER = """
     CREATE TRIGGER forged AFTER INSERT ON requests REFERENCING NEW TABLE AS added
         FOR EACH STATEMENT EXECUTE FUNCTION public.{}()
 """
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 """Readiness fails on evidence of a fault: residuals above rounding, a wrong clock."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,7 @@ from service.predictions.reader import Reader
 from service.predictions.version_rows import VersionRepository
 from service.processes.readiness import Readiness, api_probes
 from service.queue.stream import DeletionStream
-from tests.support.service.db_harness import MODEL, Database, made, open_database
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
+from tests.support.service.db_harness import MODEL, Database, made
 
 
 async def checks(db: Database, home: Path) -> dict[str, Check]:

@@ -1,6 +1,5 @@
 """Lost key files, or those of another installation, are refused by name with a remedy, never silently recreated."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,8 @@ from service.errors import KeyMissing
 from service.log.signed_checkpoints import CheckpointRepository
 from service.processes.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.requests.tombstones import TombstoneRepository
-from tests.support.service.db_harness import MODEL, Database, open_database
+from tests.support.service.db_harness import MODEL, Database
 from tests.support.service.logins import logged_in
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def used(db: Database, keys: Path) -> Keyring:

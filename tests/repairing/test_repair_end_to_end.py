@@ -4,7 +4,7 @@ import errno
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,13 +37,6 @@ from tests.support.service.repairs import TOLERANCE, Gate, assert_retrained, cra
 from tests.support.service.running import Lethe, ask, running
 
 WAITED = "SELECT requests FROM versions WHERE cause = 'repair'"
-
-
-@pytest.fixture
-async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        yield lethe
 
 
 async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, small_model: Path) -> None:

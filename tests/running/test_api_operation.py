@@ -11,7 +11,7 @@ import pytest
 from service.domain.lease_report import Check
 from service.domain.scopes import Scope
 from service.predictions.reader import Reader
-from tests.support.service.api_harness import Api, serving
+from tests.support.service.api_harness import Api
 from tests.support.service.bodies import node_body, refused
 
 LOG_CHECK = {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}}
@@ -56,12 +56,6 @@ FORWARDING = (
     *("X-Originating-IP", "X_Forwarded_For", "X-Forwarded_For", "CDN-Loop", "X-Host"),
 )
 ELSEWHERE = ("203.0.113.9", 4711)
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 async def test_every_route_needs_a_key_and_says_how_to_present_it(api: Api) -> None:

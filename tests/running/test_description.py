@@ -1,9 +1,7 @@
 """The description of a model comes from its publication and the database, without the unlearner's memory."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +14,10 @@ from service.errors import Unavailable
 from service.predictions.facts import Facts, ModelFacts, VersionFacts
 from service.predictions.served_model import model_description
 from service.predictions.version_rows import VersionRepository
-from tests.support.service.db_harness import MODEL, Database, made, open_database
+from tests.support.service.db_harness import MODEL, Database, made
 
 TRAINED = ModelFacts(MODEL, 40, 16, ("a", "b"), 2, "last", "sym", "softmax", 1e-4, 12.5)
 SERVED = VersionFacts(0, 40, 100, 16, 0.5, 0.02, "cpu")
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
 
 
 async def test_nothing_is_told_before_there_is_a_publication(db: Database) -> None:

@@ -1,20 +1,11 @@
 """An api process learns from the lease's row whether an unlearner works: a restart is waited out, a failure is not."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from service.db import lease as leases
 from service.domain.lease_report import Check, Condition, LeaseReport, Phase
 from service.processes.readiness import MOST_AWAY_S, Readiness, holder_probes, reported_checks
-from tests.support.service.db_harness import MODEL, Database, open_database
-
-
-@pytest.fixture
-async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(database_url, tmp_path) as database:
-        yield database
+from tests.support.service.db_harness import MODEL, Database
 
 
 async def found(db: Database) -> dict[str, Check]:

@@ -1,7 +1,5 @@
 """`GET /events` and `GET /webhooks/deliveries`: who may read what, page by page."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,14 +11,8 @@ from service.db.transactions import transaction
 from service.domain.scopes import Scope
 from service.webhooks.endpoints import EndpointRepository
 from service.webhooks.feed import FeedRepository
-from tests.support.service.api_harness import NODES, Api, serving
+from tests.support.service.api_harness import NODES, Api
 from tests.support.service.bodies import GRAPH_WRITER, WRITER, new_node, node_body, refused
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as api:
-        yield api
 
 
 async def tell(api: Api) -> None:

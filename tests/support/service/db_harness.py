@@ -94,6 +94,10 @@ class Database:
         """Queue a request for `nodes` and return its id."""
         return (await self.intake.accept(self.new(*(nodes or ("1",))))).request.id
 
+    async def accept_each(self, count: int) -> list[UUID]:
+        """Queue `count` requests for one node each, and return their ids."""
+        return [await self.accept(str(number)) for number in range(count)]
+
     async def batch(self, ids: Collection[UUID], version: int = 1) -> UUID:
         """Record a batch of `ids` and return its id."""
         record = made(version, requests=len(ids), deleted_nodes=len(ids))

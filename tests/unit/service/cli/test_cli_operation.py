@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 
 from service.access.api_keys import ApiKeyRepository
 from service.access.keyring import Keyring
@@ -29,8 +29,7 @@ from service.processes.listening import ServerFacts
 from service.processes.private_servers import PrivateServers
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
-from tests.support.service.queue_world import MODEL as QUEUED_MODEL
-from tests.support.service.queue_world import queue_world
+from tests.support.service.db_harness import MODEL, open_database
 
 READS = ("--scope", "predictions:read")
 
@@ -178,13 +177,12 @@ def test_a_doctor_in_a_healthy_place_finds_nothing_wrong(lethe: CommandLine) -> 
 
 def test_a_doctor_names_a_queue_that_stands_still(lethe: CommandLine, empty_database_url: str, tmp_path: Path) -> None:
     async def stand_still() -> None:
-        async with queue_world(empty_database_url, tmp_path / "other") as world:
-            await world.accept(1)
-            assert await lease.acquire(world.engine, QUEUED_MODEL, "a test", 600.0)
-            async with transaction(world.engine) as connection:
-                ago = "now() - interval '5 min'"
-                await connection.execute(text(f"UPDATE requests SET received_at = {ago}, queued_at = {ago}"))
-                await connection.execute(text(f"UPDATE leases SET phase = 'serving', serving_since = {ago}"))
+        async with open_database(empty_database_url, tmp_path / "other") as db:
+            await db.accept()
+            assert await lease.acquire(db.engine, MODEL, "a test", 600.0)
+            ago = "now() - interval '5 min'"
+            await db.rows(f"UPDATE requests SET received_at = {ago}, queued_at = {ago}")
+            await db.rows(f"UPDATE leases SET phase = 'serving', serving_since = {ago}")
 
     lethe("migrate")
     asyncio.run(stand_still())
