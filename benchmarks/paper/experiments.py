@@ -275,6 +275,11 @@ EXCLUDED = (
         "GIF, IDEA, MEGU and GNNDelete on Coauthor CS and arXiv, and in other experiments than `field` and U-LiRA",
         "For want of time.",
     ),
+    (
+        "the attack of Imprint of the Forgotten (AAAI 2026) on the unlearned model alone",
+        "Only its abstract could be found, which names no features, losses or settings, and no code. U-LiRA's question "
+        "unlearned or never there is asked of the unlearned model alone too, by an attacker who knows more.",
+    ),
     ("edges deleted by other methods than retraining and Lethe", "No other here deletes edges but certified removal."),
     ("Flickr, Reddit and ogbn-products; ogbn-arxiv's own features", "The data cannot be reached here."),
 )

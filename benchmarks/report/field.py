@@ -41,7 +41,7 @@ def sections(results: Results) -> list[Section]:
             "has their figures. For wrong labels, each node to be deleted is trained with another class, and the "
             "figure is the share of them that the model gives that class on the graph before. Memory is the peak of "
             "the first deletion beyond what the process held before. U-LiRA separates models that unlearned a node "
-            "from models that never had it, on Cora, by the parameters alone. GIF and IDEA take 100 steps of their "
+            "from models that never had it, by the parameters alone. GIF and IDEA take 100 steps of their "
             "series, MEGU 30 and GNNDelete 3,000 steps of descent, as in their authors’ code. " + _certified(results),
             [("", table(results))],
         )

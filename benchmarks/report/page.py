@@ -124,7 +124,7 @@ _SETTING = (
     "Every linear model is trained to its optimum, in double precision, at lambda 1e-4 unless its row names another. "
     "The paper trains by SGD with momentum 0.9 at lambda 1e-6 and stops early; for Influence+ and Fisher+ it takes a "
     "larger lambda that it does not print. The verdicts hold at the optimum. The section “Trained as in the paper” has "
-    "a few figures after early stopping, without noise, for the graphs and seeds that it names.",
+    "figures after early stopping, without noise, for the graphs and seeds that it names.",
     "The paper’s own data are here for Cora, Citeseer and Pubmed. Amazon Photo and Coauthor CS are added; so is the "
     "arXiv graph, with a language model’s features in place of OGB’s. ogbn-products, Flickr and Reddit cannot be "
     "reached.",
