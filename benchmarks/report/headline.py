@@ -67,9 +67,16 @@ def slower(results: Results) -> list[str]:
 
 
 def missing(results: Results) -> list[str]:
-    """Return the graphs that the headline lacks."""
+    """Return the graphs that the headline lacks, and the rows that it lacks of the others."""
     there = results.datasets("batches")
-    return [called(each) for each in EXPERIMENTS["batches"].datasets if each not in there]
+    absent = []
+    for dataset in EXPERIMENTS["batches"].datasets:
+        rows = [each for each in (*_EXACT, _PRINTED) if each not in results.methods("batches", dataset)]
+        if dataset not in there:
+            absent.append(called(dataset))
+        elif rows:
+            absent.append(f"{called(dataset)} ({', '.join(rows)})")
+    return absent
 
 
 def _closest(results: Results, dataset: str) -> str | None:
