@@ -104,11 +104,7 @@ class Delayed:
 
     def whole(self) -> Tensor:
         """Return M+ itself, (d, d)."""
-        whole = self.stored
-        for sign in (1.0, -1.0):
-            rows = self.rows[self.signs == sign]
-            whole = rank_update(whole, rows, sign) if len(rows) else whole
-        return whole
+        return rank_update(self.stored, self.rows, self.signs) if len(self.rows) else self.stored
 
     def settle(self) -> None:
         """Add the rows to the stored matrix, in new memory: other versions may share the old one."""

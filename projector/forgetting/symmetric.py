@@ -10,18 +10,21 @@ _STRIP = 256
 _LEAST_RANK = 16
 
 
-def rank_update(matrix: Tensor, rows: Tensor, factor: float) -> Tensor:
-    """Return `matrix` + `factor` rows^T rows for symmetric `matrix` (d, d) and `rows` (m, d), exactly symmetric.
+def rank_update(matrix: Tensor, rows: Tensor, factor: float | Tensor) -> Tensor:
+    """Return `matrix` + rows^T diag(`factor`) rows for symmetric `matrix` (d, d) and `rows` (m, d), exactly symmetric.
 
-    Computes strips above the diagonal and copies them below it.
+    `factor` is 1 or -1, the same for all rows or one each, (m,). Computes strips above the diagonal and copies them
+    below it.
     """
+    left = rows.T if isinstance(factor, float) else rows.T * factor
+    alpha = factor if isinstance(factor, float) else 1.0
     if rows.shape[0] < _LEAST_RANK or matrix.shape[0] <= _STRIP:
-        return torch.addmm(matrix, rows.T, rows, alpha=factor)
+        return torch.addmm(matrix, left, rows, alpha=alpha)
     out = torch.empty_like(matrix)
     for start in range(0, matrix.shape[0], _STRIP):
         stop = start + _STRIP
         strip = out[start:stop, start:]
-        torch.addmm(matrix[start:stop, start:], rows[:, start:stop].T, rows[:, start:], alpha=factor, out=strip)
+        torch.addmm(matrix[start:stop, start:], left[start:stop], rows[:, start:], alpha=alpha, out=strip)
         out[stop:, start:stop].copy_(strip[:, _STRIP:].T)
     return out
 

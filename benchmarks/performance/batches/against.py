@@ -2,10 +2,13 @@
 
 Each checkout runs in its own process, on the same model and nodes and in turn, so that the ratio holds on a machine
 whose speed drifts. The figures are processor time, which other work disturbs less than wall-clock time: for a batch
-without repair (projection, live graph, predictions), and for the repair that follows. Nothing is committed, so every
-turn starts from the same state.
+without repair (projection, live graph, predictions), for the repair that follows, and for both. *After the answer* is
+what a batch leaves to be done before the deletion is completed. *Retraining* goes from zero to the tolerance of the
+repair, once for each size. Nothing is committed, so every turn starts from the same state.
 
     python -m benchmarks.performance.batches.against --other ../before [--dataset cora …] [--size 1 64] [--turns 9]
+
+A size below 1 is a share of the nodes.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -23,17 +27,25 @@ import numpy as np
 
 ROOT = Path(__file__).parents[3]
 DATASETS = ("cora", "citeseer", "amazon_photo")
+#: What a worker reports; earlier checkouts report the first two.
+WHAT = ("batch", "repair", "after the answer", "retraining")
 
 
 def work(dataset: str) -> None:
-    """Answer each line `SIZE SEED` on standard input with the processor milliseconds of a batch and of its repair."""
+    """Answer each line `SIZE SEED` on standard input with the processor milliseconds of the parts of `WHAT`.
+
+    Retrains for seed 1 alone.
+    """
     import torch
 
     from model_store.build import build_model
     from model_store.datasets.load import default_data_dirs, load_dataset
     from projector.forgetting.batch import Removal
+    from projector.forgetting.optimum import stacked
     from projector.forgetting.repair import RepairRun
+    from projector.forgetting.status import TOLERANCE
     from projector.network.spec import ModelSpec
+    from projector.solvers.newton import Newton
     from service.domain.states import RepairPolicy
     from service.unlearner.placement import Placement
     from service.unlearner.resident import Resident
@@ -61,8 +73,19 @@ def work(dataset: str) -> None:
         objective = projected.live_graph.objective(resident.committed.regularization)
         repair = RepairRun(projected.state, objective, projected.training_rows, resident.preconditioner)
         repair.advance()
-        repair.repaired()
-        print(batch * 1000, (time.process_time() - began) * 1000)
+        state, _ = repair.repaired()
+        taken = [batch, time.process_time() - began]
+        began = time.process_time()
+        for span in projected.state.spans:
+            span.gram.settle()
+        taken.append(time.process_time() - began)
+        if seed == 1:
+            began = time.process_time()
+            newton = Newton(objective, objective.at(torch.zeros_like(stacked(state))), TOLERANCE / 2)
+            while not newton.finished:
+                newton.step()
+            taken.append(time.process_time() - began)
+        print(*(seconds * 1000 for seconds in taken))
 
 
 def start(checkout: Path, dataset: str) -> "subprocess.Popen[str]":
@@ -84,12 +107,24 @@ def ask(worker: "subprocess.Popen[str]", question: str) -> list[float]:
     return [float(word) for word in worker.stdout.readline().split()]
 
 
+def row(what: str, turns: Sequence[tuple[list[float], list[float]]], parts: slice) -> str:
+    """Return the end of a table row: medians of the sum of these `parts`, and of the ratio if both sides have them."""
+    sums = [[sum(side[parts]) for side in turn if len(side) >= parts.stop] for turn in turns]
+    here = median(each[0] for each in sums if each)
+    both = np.array([each for each in sums if len(each) == 2])
+    if not both.size:
+        return f"{what} | {here:.1f} | | |"
+    ratios = both[:, 0] / both[:, 1]
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    return f"{what} | {here:.1f} | {median(both[:, 1]):.1f} | {median(ratios):.3f} | {low:.3f} to {high:.3f}"
+
+
 def main() -> None:
     """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, help="the checkout to compare with")
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))
-    parser.add_argument("--size", nargs="+", type=int, default=[1, 64])
+    parser.add_argument("--size", nargs="+", type=float, default=[1, 64])
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -103,9 +138,10 @@ def main() -> None:
     print("| --- | ---: | --- | ---: | ---: | ---: | --- |")
     for dataset in options.dataset:
         workers = [start(checkout, dataset) for checkout in (ROOT, options.other.resolve())]
-        for worker in workers:
-            print(worker.stdout.readline().strip() if worker.stdout else "", file=sys.stderr)
-        for size in options.size:
+        first = [worker.stdout.readline().strip() if worker.stdout else "" for worker in workers]
+        print(*first, sep="\n", file=sys.stderr)
+        for share in options.size:
+            size = int(share if share >= 1 else share * int(first[0].split()[0].replace(",", "")))
             for worker in workers:
                 ask(worker, f"{size} 0")
             turns = []
@@ -113,15 +149,9 @@ def main() -> None:
                 order = (0, 1) if turn % 2 else (1, 0)
                 taken = {side: ask(workers[side], f"{size} {turn + 1}") for side in order}
                 turns.append((taken[0], taken[1]))
-            for number, what in enumerate(("batch", "repair")):
-                here, other = ([side[number] for side in column] for column in zip(*turns, strict=True))
-                ratios = np.array(here) / np.array(other)
-                low, high = np.quantile(ratios, [0.25, 0.75])
-                print(
-                    f"| {dataset} | {size} | {what} | {median(here):.1f} | {median(other):.1f} | "
-                    f"{np.median(ratios):.3f} | {low:.3f} to {high:.3f} |",
-                    flush=True,
-                )
+            for what, number in ((what, slice(n, n + 1)) for n, what in enumerate(WHAT)):
+                print(f"| {dataset} | {size} | {row(what, turns, number)} |", flush=True)
+            print(f"| {dataset} | {size} | {row('batch and repair', turns, slice(0, 2))} |", flush=True)
         for worker in workers:
             worker.communicate()
 

@@ -43,5 +43,9 @@ def test_a_rank_update_is_the_sum_and_leaves_the_matrix_alone(
     scale = np.abs(matrix) + np.abs(rows).T @ np.abs(rows)
     assert (np.abs(result.numpy() - (matrix - rows.T @ rows)) <= 1e-14 * scale).all()
     assert np.array_equal(given.numpy(), matrix)
+    signs = np.where(np.arange(m) % 3 == 0, -1.0, 1.0)
+    signed = rank_update(given, torch.from_numpy(rows), torch.from_numpy(signs))
+    assert (np.abs(signed.numpy() - (matrix + (rows.T * signs) @ rows)) <= 1e-14 * scale).all()
     if m >= 16 and size > 4:
         assert torch.equal(result[4:, :4], result[:4, 4:].T)
+        assert torch.equal(signed[4:, :4], signed[:4, 4:].T)
