@@ -105,8 +105,9 @@ class SessionRepository(Repository):
         key = api_key(row)
         if key.is_subject:
             # Tokens of earlier versions name no basis.
-            scopes, basis = named[:2] if len(named) == 3 else ("", "")
-            key = replace(key, scopes=key.scopes & set(scopes.split("+")) & still_granted(basis.split("+")))
+            limit, basis = (part.split("+") for part in (named[:2] if len(named) == 3 else ("", "")))
+            scopes = key.scopes & still_granted(basis)
+            key = replace(key, scopes=frozenset(scope for scope in scopes if scope in limit))
         return Session(key, _form_token(token))
 
     async def end(self, token: str) -> None:

@@ -104,6 +104,7 @@ async def test_a_session_of_a_subject_has_the_scopes_of_its_token_that_its_rows_
             found = await SessionRepository(conn, KEYRING).find(token, partial(granted_by, rows))
             assert found is not None
             assert found.key.scopes == kept
+            assert all(isinstance(scope, Scope) for scope in found.key.scopes)
     for ended in (token, await start(db.engine, subject.id)):
         without_issuer = await find(db.engine, ended)
         assert without_issuer is not None
