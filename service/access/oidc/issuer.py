@@ -74,6 +74,8 @@ class Issuer:
 
     async def endpoints(self) -> Endpoints:
         """Return the issuer's endpoints. Raises IssuerUnavailable."""
+        if self._endpoints is not None and self._suffices():
+            return self._endpoints
         async with self._turn:
             if self._age() >= FRESH_S:
                 await self._refetch()
@@ -86,9 +88,8 @@ class Issuer:
 
         Raises Unauthenticated when the issuer has no such key, and IssuerUnavailable when that cannot be learned.
         """
-        # While one caller fetches, the others do not wait for an issuer that may not answer.
         known = self._find(key_id)
-        if known is not None and (self._age() < FRESH_S or (self._turn.locked() and self._age() < _USABLE_S)):
+        if known is not None and self._suffices():
             return known
         async with self._turn:
             if self._age() >= FRESH_S or self._find(key_id) is None:
@@ -109,6 +110,13 @@ class Issuer:
         Raises IssuerUnavailable, and Unauthenticated when the issuer refuses the form.
         """
         return await self._exchange("POST", url, data=dict(fields), auth=secret)
+
+    def _suffices(self) -> bool:
+        """Return whether what is known may be used without a fetch.
+
+        While one caller fetches, the others do not wait for an issuer that may not answer.
+        """
+        return self._age() < FRESH_S or (self._turn.locked() and self._age() < _USABLE_S)
 
     def _age(self) -> float:
         return self._clock() - self._keys.fetched_at
