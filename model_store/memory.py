@@ -7,13 +7,15 @@ what is in memory already: the graph, the interpreter and its libraries.
 import math
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from projector.device import in_file
 from projector.errors import DeviceError
+from projector.graph.ranges import index_type
 from projector.network.hop_distances import COLUMNS_BYTES
 from projector.network.inputs import SWEEP_BYTES
 from projector.network.losses import loss_of
@@ -35,9 +37,14 @@ RESIDENT = 2
 _COPIES_OF_WEIGHTS = 10
 #: W, B and T of the committed state and of the new one, with one temporary each.
 _SERVED_WEIGHTS = 9
-#: Bytes for each value of A + sI: its position (5), the values of P and P^T of two versions (32), and a copy of the
-#: edges' presence (9). With weights, 8 bytes each instead of 1 for the presence of two versions.
-_ENTRY_BYTES, _WEIGHT_BYTES = 48, 14
+#: Bytes for each value of A + sI, besides its column: its presence (1), the values of P and P^T of two versions (32),
+#: and a copy of the edges' presence (9). With weights, 8 bytes each instead of 1 for the presence of two versions.
+_ENTRY_BYTES, _WEIGHT_BYTES = 44, 14
+#: The same for an addition, besides two columns: presence in the larger graph (1), and a copy of the edges' values
+#: while edges are inserted (8).
+_JOINING_ENTRY_BYTES = 9
+#: Bytes for each node of the larger graph: degrees, scales, masks, labels and rows held out.
+_JOINING_NODE_BYTES = 60
 #: Arrays (n, C): logits, probabilities, and those of a running sweep.
 _COPIES_OF_LOGITS = 3
 #: Arrays (n, blocks * C) of a running sweep, each at most `SWEEP_BYTES`.
@@ -72,13 +79,8 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
         *_common_needs(spec, sizes, device),
         Need("weights and directions of the solver", _COPIES_OF_WEIGHTS * p * sizes.classes * _WORD),
     ]
-    if keeps_dense(spec, sizes):
-        needs.append(Need("the representation of the training nodes", dense_bytes(spec, sizes)))
-    if spec.solver is SolverKind.NEWTON and spec.loss is LossKind.SQUARED:
-        rows = 0 if keeps_dense(spec, sizes) or not takes_normal_equations(sizes.training, p) else sizes.training * p
-        matrix = min(sizes.training, p) ** 2 if factorises(sizes.training, p) else 0
-        needs.append(Need("the normal equations", (rows + _COPIES_OF_SUMS * matrix) * _WORD))
-    elif spec.solver is SolverKind.NEWTON and not loss_of(spec.loss).coupled:
+    needs += _row_needs(spec, sizes)
+    if spec.solver is SolverKind.NEWTON and spec.loss is not LossKind.SQUARED and not loss_of(spec.loss).coupled:
         needs.append(Need("the curvature of the classes", curvature_bytes(sizes.training, p, sizes.classes)))
     if spec.solver is SolverKind.SGD and spec.batch_size:
         rows = sizes.training * p * _WORD
@@ -88,13 +90,26 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
 
 
 def serving_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
-    """Return a resident model's peak on `device`: a batch recomputes the Gram factors beside those in use."""
+    """Return a resident model's peak on `device`: a batch makes the larger graph and the factors beside those in use.
+
+    Repairs use Newton's method, whatever trained the model.
+    """
     p = sizes.rows_of_weights(spec)
     return (
         _gram_need(sizes.width(spec), RESIDENT + FACTORISING),
         *_common_needs(spec, sizes, device),
         Need("weights and coefficients of two versions", _SERVED_WEIGHTS * p * sizes.classes * _WORD),
+        *_row_needs(replace(spec, solver=SolverKind.NEWTON), sizes),
+        joining_need(sizes),
     )
+
+
+def joining_need(sizes: Sizes) -> Need:
+    """Return what an addition needs more than a deletion: the larger graph, with its features."""
+    # CSR: X and its transpose again; dense: one more copy.
+    features = _csr_bytes(sizes) if sizes.sparse else sizes.stored_values * sizes.value_bytes
+    graph = _entries(sizes, _JOINING_ENTRY_BYTES, columns=2) + _JOINING_NODE_BYTES * sizes.nodes
+    return Need("the graph with additions", graph + features)
 
 
 def require_memory(
@@ -147,19 +162,40 @@ def _gram_need(d: int, matrices: int) -> Need:
     return Need(f"{matrices} matrices of {d:,} x {d:,} for the Gram factors", matrices * d * d * _WORD)
 
 
+def _row_needs(spec: ModelSpec, sizes: Sizes) -> list[Need]:
+    """Return H and, for the squared loss, the sums over its rows, as far as the solver keeps them."""
+    t, p = sizes.training, sizes.rows_of_weights(spec)
+    kept = keeps_dense(spec, sizes)
+    needs = [Need("the representation of the training nodes", dense_bytes(spec, sizes))] if kept else []
+    if spec.solver is SolverKind.NEWTON and spec.loss is LossKind.SQUARED:
+        rows = t * p if takes_normal_equations(t, p) and not kept else 0
+        matrix = min(t, p) ** 2 if factorises(t, p) else 0
+        needs.append(Need("the normal equations", (rows + _COPIES_OF_SUMS * matrix) * _WORD))
+    return needs
+
+
+def _entries(sizes: Sizes, each: int, columns: int) -> int:
+    """Return the bytes of all values of A + sI, with `each` bytes beside a number of column indices."""
+    entries = 2 * sizes.edges + sizes.nodes
+    return entries * (each + columns * np.dtype(index_type(entries)).itemsize)
+
+
+def _csr_bytes(sizes: Sizes) -> int:
+    """Return the bytes of CSR features: values and columns of X and of its transpose, and the rows' ends."""
+    return 2 * (2 * sizes.stored_values + sizes.nodes) * _WORD
+
+
 def _common_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str) -> tuple[Need, ...]:
-    values = sizes.stored_values
-    # CSR: values and columns of X and of its transpose, and the rows' ends; dense: X in float64 unless H is kept.
-    features = (
-        2 * (2 * values + sizes.nodes) * _WORD if sizes.sparse else values * _WORD * (not keeps_dense(spec, sizes))
-    )
+    # Dense: X in float64 unless H is kept.
+    dense = sizes.stored_values * _WORD * (not keeps_dense(spec, sizes))
+    features = _csr_bytes(sizes) if sizes.sparse else dense
     logits = sizes.nodes * sizes.classes * _WORD
     each = (len(spec.block_hops) * logits, spec.label_hops * logits)
     coefficients = sum(each)
     resident = sum(size for size in each if not in_file(size, device))
     needs = [
         Need("features", features),
-        Need("the graph", (_ENTRY_BYTES + _WEIGHT_BYTES * sizes.weighted) * (2 * sizes.edges + sizes.nodes)),
+        Need("the graph", _entries(sizes, _ENTRY_BYTES + _WEIGHT_BYTES * sizes.weighted, columns=1)),
         Need("logits", _COPIES_OF_LOGITS * logits + _COPIES_OF_SWEEP * min(coefficients, SWEEP_BYTES)),
         Need("span coefficients", _COPIES_OF_COEFFICIENTS * resident),
         Need("values of training nodes", _COPIES_OF_TRAINING * sizes.training * sizes.classes * _WORD),

@@ -25,6 +25,8 @@ class Sizes:
     sparse: bool
     #: Whether edges have weights.
     weighted: bool = False
+    #: Bytes of a stored feature value, 4 or 8.
+    value_bytes: int = 4
 
     @classmethod
     def of(cls, graph: Graph) -> "Sizes":
@@ -34,7 +36,7 @@ class Sizes:
         training = int(graph.train_mask.sum())
         return cls(
             graph.nodes, graph.edges, graph.num_features, graph.num_classes, training, int(stored),
-            sparse=not dense, weighted=graph.weighted,
+            sparse=not dense, weighted=graph.weighted, value_bytes=graph.features.dtype.itemsize,
         )  # fmt: skip
 
     def width(self, spec: ModelSpec) -> int:

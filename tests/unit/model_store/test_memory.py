@@ -12,8 +12,9 @@ import torch
 from model_store.build import build_model
 from model_store.memory import Need, available_bytes, require_memory, serving_needs, training_needs
 from projector.errors import DeviceError
+from projector.network.product_costs import keeps_dense
 from projector.network.sizes import Sizes
-from projector.network.spec import Combine, ModelSpec, SolverKind
+from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from tests.support.models.small_graphs import graph_of
 
 GIB = 1 << 30
@@ -64,13 +65,22 @@ def test_every_part_of_a_model_adds_to_what_it_needs(larger: ModelSpec) -> None:
     assert total(training_needs(larger, WIDE)) > total(training_needs(SPEC, WIDE))
 
 
-def test_a_representation_that_training_keeps_is_counted() -> None:
+def test_a_representation_that_training_and_repairs_keep_is_counted() -> None:
     arxiv = Sizes(169_343, 1_157_799, 128, 40, training=90_941, stored_values=169_343 * 128, sparse=False)
     spec = ModelSpec(combine=Combine.CONCAT, hops=3, label_hops=3)
-    kept = [need.bytes for need in training_needs(spec, arxiv) if "representation" in need.what]
-    assert kept == [90_941 * (4 * 128 + 3 * 40) * 12]
-    assert not any("representation" in need.what for need in serving_needs(spec, arxiv))
-    assert not any("representation" in need.what for need in training_needs(spec, WIDE))
+    for needs in (training_needs, serving_needs):
+        kept = [need.bytes for need in needs(spec, arxiv) if "representation" in need.what]
+        assert kept == [90_941 * (4 * 128 + 3 * 40) * 12]
+        assert not any("representation" in need.what for need in needs(spec, WIDE))
+
+
+def test_serving_needs_what_additions_and_the_squared_loss_keep() -> None:
+    """A batch makes the larger graph beside the one in use; the sums over training rows exist before and after it."""
+    few = Sizes(1_000, 5_000, features=20, classes=3, training=100, stored_values=20_000, sparse=False, value_bytes=8)
+    needs = {need.what: need.bytes for need in serving_needs(replace(SPEC, loss=LossKind.SQUARED), few)}
+    assert needs["the graph with additions"] == 17 * 11_000 + 60 * 1_000 + 8 * 20_000
+    assert needs["the normal equations"] == 3 * 20 * 20 * 8 + (0 if keeps_dense(SPEC, few) else 100 * 20 * 8)
+    assert needs.keys() - {need.what for need in serving_needs(SPEC, few)} == {"the normal equations"}
 
 
 @pytest.mark.parametrize(("device", "blocks"), [("cpu", 1), ("cuda", 4)])
