@@ -127,7 +127,8 @@ class LiveGraph:
         bounds = tuple(int(rows[begin]) if begin < rows.size else self.propagator.nodes for begin in begins)
         # Workers do not multiply their rows with each other's.
         alone = self.keeps_kernel and workers.count == 1
-        shared = replace(self, workers=workers, bounds=bounds, keeps_kernel=alone)
+        inputs, propagator = self.inputs.divided(self.propagator, workers)
+        shared = replace(self, inputs=inputs, propagator=propagator, workers=workers, bounds=bounds, keeps_kernel=alone)
         workers.knows(shared)
         return shared
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 def side_by_side(blocks: Tensor) -> Tensor:
     """Return (blocks, k, C) as (k, blocks * C)."""
-    return blocks.permute(1, 0, 2).reshape(blocks.shape[1], -1)
+    return blocks.permute(1, 0, 2).reshape(blocks.shape[1], blocks.shape[0] * blocks.shape[2])
 
 
 def by_block(matrix: Tensor, classes: int) -> Tensor:

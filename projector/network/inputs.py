@@ -12,10 +12,13 @@ from torch import Tensor
 
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features
+from projector.network.blocks import by_block, side_by_side
 from projector.network.diffusion import Diffusion, DiffusionHops
 from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from projector.network.propagation import Propagator
+from projector.network.row_share import RowShare
 from projector.network.spec import ModelSpec
+from projector.parallel.workers import Workers
 
 #: Memory limit of a sweep over all hops; larger sweeps run in parts.
 SWEEP_BYTES = 1 << 28
@@ -32,6 +35,8 @@ class Input:
 
     def matmul(self, right: Tensor) -> Tensor:
         """Return X @ right, (n, c) float64, for `right` (k, c) float64."""
+        if not right.shape[1]:
+            return right.new_empty((self.rows.nodes, 0))
         product = self.rows.matmul(right)
         return product if self._mask is None else product.mul_(self._mask)
 
@@ -88,13 +93,15 @@ class Inputs:
         requires it.
         """
         classes, width = weights[0].shape[1] // self.features.operators.blocks, self.width
-        if classes <= width:
+        # Workers that multiply together take as many sweeps.
+        most = classes if self.share is None else self.share.most(classes)
+        if most <= width:
             return self._logits(weights)
         out = weights[0].new_empty((self.features.rows.nodes, classes))
-        for start in range(0, classes, width):
+        for start in range(0, most, width):
             part = slice(start, start + width)
-            chosen = [W.view(W.shape[0], -1, classes)[:, :, part] for W in weights]
-            out[:, part] = self._logits([W.reshape(W.shape[0], -1) for W in chosen])
+            blocks = [by_block(W, classes)[:, :, part] if classes else W[None] for W in weights]
+            out[:, part] = self._logits([side_by_side(each) for each in blocks])
         return out
 
     def _logits(self, weights: Sequence[Tensor]) -> Tensor:
@@ -127,6 +134,23 @@ class Inputs:
         ):
             return SharedSweep(features, labels)
         return None
+
+    @property
+    def share(self) -> RowShare | None:
+        """This worker's part of the rows of P, if it is divided."""
+        operators = self.features.operators
+        return operators.propagator.share if isinstance(operators, FeatureHops) else None
+
+    def divided(self, propagator: Propagator, workers: Workers) -> tuple["Inputs", Propagator]:
+        """Return these inputs and `propagator`, their P, divided among `workers` if P is large.
+
+        Every worker holds all of an adaptive diffusion.
+        """
+        if isinstance(self.features.operators, DiffusionHops):
+            return self, propagator
+        propagator = propagator.divided(workers)
+        features, *labels = (replace(each, operators=_with_propagator(each.operators, propagator)) for each in self)
+        return Inputs(features, labels[0] if labels else None), propagator
 
     @property
     def read_labels(self) -> bool:

@@ -9,6 +9,8 @@ a copy of their values, one byte per entry without weights; all versions still s
 edges are inserted into a copy of the pattern. The values of P are computed on first use, so that applying P is one
 product.
 
+Several workers divide the rows of a large P: each has the pattern and the values of its own, and all of the n-vectors.
+
 The degrees of a weighted graph are summed again wherever they change, in the order of the columns. So they have the
 bits of a new graph, however many updates led to it.
 """
@@ -30,7 +32,9 @@ from projector.graph.edges import Edges, bisect
 from projector.graph.features import csr_of
 from projector.graph.ranges import index_type, parts_of_rows, ranges
 from projector.network.diagonals import diagonal_of_power
+from projector.network.row_share import LEAST_ENTRIES, RowShare
 from projector.network.spec import PropagationKind
+from projector.parallel.workers import Workers
 
 #: Number of stored entries whose values are computed together, which bounds temporary memory.
 _ENTRIES = 1 << 22
@@ -39,14 +43,14 @@ _Indices = TypeVar("_Indices", NDArray[np.int64], Tensor)
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """The positions of A + I, for any s, on the device."""
+    """The positions of some rows of A + I, (m, n), for any s, on the device."""
 
-    #: Start of each row, (n + 1,), and the columns, (nnz,), ascending in every row.
+    #: Start of each row, (m + 1,), and the columns, (nnz,), ascending in every row.
     starts: Tensor
     columns: Tensor
     #: The values of A + I, (nnz,), bool without weights and float64 with them; 0 for deleted edges.
     values: Tensor
-    #: Positions of the entries of I, (n,) int64.
+    #: Positions of the entries of I, (m,) int64.
     loops: Tensor
 
     @property
@@ -69,6 +73,7 @@ class Propagator:
         scales: tuple[Tensor, Tensor],
         count: Callable[[int], None] | None = None,
         outside: NDArray[np.float64] | None = None,
+        share: RowShare | None = None,
     ) -> None:
         """Use `Propagator.build`."""
         self.kind = kind
@@ -84,6 +89,8 @@ class Propagator:
         self._count = count
         #: Weights of the edges to nodes that were left out, by node, (n,); None for a whole graph.
         self._outside = outside
+        #: This worker's part of the rows; None if it has all.
+        self.share = share
 
     @classmethod
     def build(
@@ -132,7 +139,7 @@ class Propagator:
     @property
     def entries(self) -> int:
         """Number of stored values of P."""
-        return int(self._pattern.columns.shape[0])
+        return int(self.edges.adjacency.nnz) + self.nodes
 
     @property
     def row_entries(self) -> Tensor:
@@ -158,6 +165,25 @@ class Propagator:
         for _ in range(hops):
             Y = self.apply(Y)
             yield Y
+
+    def divided(self, workers: Workers) -> "Propagator":
+        """Return P with its rows divided among `workers`, if it is large. Each worker has this P.
+
+        From then on all of them multiply together, those without columns too.
+        """
+        if workers.count == 1 or self.entries < LEAST_ENTRIES:
+            return self
+        adjacency = self.edges.adjacency
+        share = RowShare.of(_starts_with_loops(adjacency, self._rows), workers)
+        return Propagator(
+            self.kind, self.self_loops, adjacency, _with_loops(adjacency, self.device, share.rows(self.nodes)),
+            self.live, self.neighbours, (self._left, self._right), self._count, self._outside, share,
+        )  # fmt: skip
+
+    @property
+    def _rows(self) -> slice:
+        """The rows of the pattern."""
+        return slice(0, self.nodes) if self.share is None else self.share.rows(self.nodes)
 
     def part(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """Return P[rows, columns] for ascending rows and columns: (len(rows), len(columns))."""
@@ -215,7 +241,7 @@ class Propagator:
         touched, times = np.unique(self.edges.adjacency.indices[entries].astype(np.int64), return_counts=True)
         neighbours = self.neighbours.copy()
         neighbours[touched] -= times
-        adjacency, pattern = _struck_out(self.edges.adjacency, self._pattern, entries)
+        adjacency, pattern = _struck_out(self.edges.adjacency, self._pattern, entries, self._rows)
         return self._changed(adjacency, pattern, self.live, neighbours, touched)
 
     def with_edges(
@@ -234,7 +260,8 @@ class Propagator:
         neighbours = np.concatenate([self.neighbours, np.zeros(nodes, dtype=np.int64)])
         touched, times = np.unique(edges, return_counts=True)
         neighbours[touched] += times
-        pattern = _with_loops(adjacency, self.device)
+        rows = None if self.share is None else self.share.rows(before + nodes)
+        pattern = _with_loops(adjacency, self.device, rows)
         return self._changed(adjacency, pattern, live, neighbours, np.union1d(touched, new))
 
     def _changed(
@@ -260,11 +287,11 @@ class Propagator:
             torch.cat([self._right, right.new_zeros(new)]).index_copy_(0, index, right),
         )
         return Propagator(
-            self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count, outside
+            self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count, outside, self.share
         )
 
     def _product(self, P: Tensor, Y: Tensor) -> Tensor:
-        product = P @ Y
+        product = P @ Y if self.share is None else self.share.product(P, Y)
         if self._count is not None:
             self._count(Y.shape[1])
         return product
@@ -277,22 +304,22 @@ class Propagator:
 
     @cached_property
     def _matrix(self) -> Tensor:
-        """P, over the indices shared by all versions."""
+        """The own rows of P, over the indices shared by all versions."""
         return self._scaled(self._left, self._right)
 
     @cached_property
     def _transposed(self) -> Tensor:
-        """P^T, using that A + sI is symmetric."""
+        """The own rows of P^T, using that A + sI is symmetric."""
         if self.kind is PropagationKind.SYM:
             return self._matrix
         return self._scaled(self._right, self._left)
 
     def _scaled(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return diag(left) (A + sI) diag(right) in CSR, sharing the pattern's indices."""
-        pattern = self._pattern
-        values, sizes = left.new_empty(self.entries), pattern.starts.diff()
+        """Return the own rows of diag(left) (A + sI) diag(right) in CSR, sharing the pattern's indices."""
+        pattern, left = self._pattern, left[self._rows]
+        values, sizes = left.new_empty(pattern.columns.shape[0]), pattern.starts.diff()
         # Computed on the host to avoid querying the device.
-        starts = _starts_with_loops(self.edges.adjacency)
+        starts = _starts_with_loops(self.edges.adjacency, self._rows)
         for first, end in parts_of_rows(starts, _ENTRIES):
             entries = slice(int(starts[first]), int(starts[end]))
             own = values[entries]
@@ -302,26 +329,32 @@ class Propagator:
             own *= pattern.values[entries]
         if self.self_loops != 1:
             values[pattern.loops] *= self.self_loops
-        return csr_of(pattern.starts, pattern.columns, values, (self.nodes, self.nodes))
+        return csr_of(pattern.starts, pattern.columns, values, (left.shape[0], self.nodes))
 
 
-def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
-    """Return the pattern of A + I for A (n, n) with ascending columns and a zero diagonal."""
-    nodes, entries = adjacency.shape[0], adjacency.nnz + adjacency.shape[0]
+def _with_loops(adjacency: sp.csr_array, device: torch.device, own: slice | None = None) -> _Pattern:
+    """Return the pattern of the rows `own`, by default all, of A + I.
+
+    A (n, n) has ascending columns and a zero diagonal.
+    """
+    own = own or slice(0, adjacency.shape[0])
+    starts, before = adjacency.indptr[own.start : own.stop + 1], int(adjacency.indptr[own.start])
+    entries = int(starts[-1]) - before + own.stop - own.start
     index = torch.int32 if index_type(entries) is np.int32 else torch.int64
     value = torch.float64 if _weighted(adjacency) else torch.bool
     columns = torch.full((entries,), -1, dtype=index, device=device)
     values = torch.ones(entries, dtype=value, device=device)
-    for first, end in parts_of_rows(adjacency.indptr):
-        part = slice(int(adjacency.indptr[first]), int(adjacency.indptr[end]))
-        given = adjacency.indices[part], adjacency.data[part], np.diff(adjacency.indptr[first : end + 1])
-        own, weights, sizes = (torch.from_numpy(array).to(device) for array in given)
-        rows = torch.arange(first, end, device=device).repeat_interleave(sizes, output_size=part.stop - part.start)
-        places = _places(torch.arange(part.start, part.stop, device=device), rows, own)
-        columns[places], values[places] = own.to(index), weights.to(value)
+    for first, end in parts_of_rows(starts):
+        part = slice(int(starts[first]), int(starts[end]))
+        given = adjacency.indices[part], adjacency.data[part], np.diff(starts[first : end + 1])
+        ends, weights, sizes = (torch.from_numpy(array).to(device) for array in given)
+        rows = torch.arange(own.start + first, own.start + end, device=device)
+        rows = rows.repeat_interleave(sizes, output_size=part.stop - part.start)
+        places = _places(torch.arange(part.start, part.stop, device=device), rows, ends) - (before + own.start)
+        columns[places], values[places] = ends.to(index), weights.to(value)
     loops = (columns < 0).nonzero()[:, 0]
-    columns[loops] = torch.arange(nodes, dtype=index, device=device)
-    return _Pattern(torch.from_numpy(_starts_with_loops(adjacency)).to(device, index), columns, values, loops)
+    columns[loops] = torch.arange(own.start, own.stop, dtype=index, device=device)
+    return _Pattern(torch.from_numpy(_starts_with_loops(adjacency, own)).to(device, index), columns, values, loops)
 
 
 def _weighted(adjacency: sp.csr_array) -> bool:
@@ -336,10 +369,11 @@ def _counts(adjacency: sp.csr_array, live: NDArray[np.bool_]) -> NDArray[np.int6
     return np.asarray(np.rint(there @ live.astype(np.float64)), dtype=np.int64)
 
 
-def _starts_with_loops(adjacency: sp.csr_array) -> NDArray[np.int64]:
-    """Return the start of each row of A + I, (n + 1,)."""
-    starts: NDArray[np.int64] = adjacency.indptr + np.arange(adjacency.shape[0] + 1)
-    return starts
+def _starts_with_loops(adjacency: sp.csr_array, own: slice) -> NDArray[np.int64]:
+    """Return the start of each of the rows `own` of A + I, (m + 1,), from 0."""
+    starts = adjacency.indptr[own.start : own.stop + 1]
+    counted: NDArray[np.int64] = starts - starts[0] + np.arange(starts.size)
+    return counted
 
 
 def _places(entries: _Indices, rows: _Indices, columns: _Indices) -> _Indices:
@@ -371,13 +405,14 @@ def _with_edges(
 
 
 def _struck_out(
-    adjacency: sp.csr_array, pattern: _Pattern, entries: NDArray[np.int64]
+    adjacency: sp.csr_array, pattern: _Pattern, entries: NDArray[np.int64], own: slice
 ) -> tuple[sp.csr_array, _Pattern]:
-    """Return both without the edges at `entries` of A, sharing the indices."""
+    """Return both without the edges at `entries` of A, sharing the indices. The pattern has the rows `own`."""
     data = adjacency.data.copy()
     data[entries] = 0
     rows = np.searchsorted(adjacency.indptr, entries, side="right") - 1
-    places = torch.from_numpy(_places(entries, rows, adjacency.indices[entries])).to(pattern.values.device)
+    places = _places(entries, rows, adjacency.indices[entries])[(own.start <= rows) & (rows < own.stop)]
+    places = torch.from_numpy(places - (int(adjacency.indptr[own.start]) + own.start)).to(pattern.values.device)
     without = sp.csr_array((data, adjacency.indices, adjacency.indptr), shape=adjacency.shape, copy=False)
     return without, replace(pattern, values=pattern.values.index_fill(0, places, 0))
 

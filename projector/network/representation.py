@@ -116,7 +116,7 @@ class Representation:
         """Return sum_b R_b X W_b over all inputs, for every node, (n, C), on the first worker; no rows elsewhere."""
         classes = self.classes(W.shape[1])
         own = W[:, classes.part(self.workers.rank)]
-        columns = self.all_logits(own) if own.shape[1] else own.new_empty((self.nodes, 0))
+        columns = self.all_logits(own) if self._takes_part(own) else own.new_empty((self.nodes, 0))
         return self.workers.to_rows(columns, Division.at_first(self.nodes, self.workers.count), classes)
 
     def classes(self, number: int) -> Division:
@@ -127,8 +127,12 @@ class Representation:
         """Return H W, (n_own, C)."""
         classes = self.classes(W.shape[1])
         own = W[:, classes.part(self.workers.rank)]
-        columns = self.all_logits(own)[self._rows] if own.shape[1] else own.new_empty((self.rows, 0))
+        columns = self.all_logits(own)[self._rows] if self._takes_part(own) else own.new_empty((self.rows, 0))
         return self.workers.to_rows(columns, self.division, classes)
+
+    def _takes_part(self, columns: Tensor) -> bool:
+        """Return whether this worker sweeps over the graph for its own `columns`; all do so if they divide P."""
+        return columns.shape[1] > 0 or self.inputs.share is not None
 
     def scattered(self, R: Tensor) -> Tensor:
         """Return S^T R, (n, c), for R (n_train, c): all rows of some columns."""
@@ -138,13 +142,15 @@ class Representation:
         """Return H^T R, (p, C), from this worker's rows of R, (n_own, C)."""
         classes = self.classes(R.shape[1])
         own = self.workers.to_columns(R, self.division, classes)
-        columns = self._transposed(own) if own.shape[1] else own.new_empty((self.columns, 0))
+        columns = self._transposed(own) if self._takes_part(own) else own.new_empty((self.columns, 0))
         return self.workers.joined(columns.T, classes).T
 
     def _transposed(self, R: Tensor) -> Tensor:
         """Return H^T R, (p, c), for R (n_train, c): all rows of some columns."""
         classes = R.shape[1]
         adjoints = zip(self.inputs, self.inputs.adjoint(self.scattered(R)), strict=True)
+        if not classes:
+            return R.new_empty((self.columns, 0))
         products = [each.transposed_matmul(adjoint) for each, adjoint in adjoints]
         if self._one_block:
             return products[0]
@@ -153,9 +159,10 @@ class Representation:
     def adjoint(self, R: Tensor) -> list[Tensor]:
         """Return R_b^T S^T R per block b of each input, (blocks, n, c), for all rows of some columns R (n_train, c)."""
         classes = R.shape[1]
+        adjoints = self.inputs.adjoint(self.scattered(R)) if self._takes_part(R) else []
         if not classes:
             return [R.new_empty((each.operators.blocks, self.nodes, 0)) for each in self.inputs]
-        return [by_block(adjoint, classes) for adjoint in self.inputs.adjoint(self.scattered(R))]
+        return [by_block(adjoint, classes) for adjoint in adjoints]
 
     def total(self, value: float) -> float:
         """Return the sum of all workers' `value`."""
@@ -217,11 +224,12 @@ class Representation:
     def _images(self, given: Input, start: int, taken: Division) -> Iterator[Tensor]:
         """Yield S R_b X[:, start:…] for each block b, (n_train, k), with this worker's number of columns."""
         width = taken.counts[self.workers.rank]
-        if not width:
-            nothing = self._rows.new_empty((self.rows, 0), dtype=torch.float64)
-            yield from itertools.repeat(nothing, given.operators.blocks)
+        nothing = self._rows.new_empty((self.nodes, 0), dtype=torch.float64)
+        columns = given.columns(start, start + width) if width else nothing
+        if not self._takes_part(columns):
+            yield from itertools.repeat(nothing[self._rows], given.operators.blocks)
             return
-        for image in given.operators.images(given.columns(start, start + width)):
+        for image in given.operators.images(columns):
             yield image[self._rows]
 
     def dense(self) -> Tensor:

@@ -55,6 +55,10 @@ class Distributed:
         dist.all_reduce(tensor, group=self._moved)
         return tensor
 
+    def spread(self, tensor: Tensor, rank: int) -> None:
+        """Overwrite the others' `tensor`, of the same shape, with that of the worker `rank`."""
+        dist.broadcast(tensor, rank, group=self._moved)
+
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
         """Return this worker's rows (rows.counts[rank], width.length) of a matrix divided by columns."""
         sent = columns.contiguous()

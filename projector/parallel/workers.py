@@ -1,7 +1,7 @@
 """The processes that share one model's computation: a single one, or several on `torch.distributed`.
 
-They divide the rows of H. While H is computed, or products go through its factors, they divide columns. Each worker's
-part of a matrix follows the order of the workers.
+They divide the rows of H, and those of a large P. While H is computed, or products go through its factors, they divide
+columns. Each worker's part of a matrix follows the order of the workers.
 """
 
 import inspect
@@ -69,6 +69,9 @@ class Workers(Protocol):
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of all workers' `tensor`, which it overwrites; the same bits everywhere."""
 
+    def spread(self, tensor: Tensor, rank: int) -> None:
+        """Overwrite the others' `tensor` with that of the worker `rank`."""
+
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
         """Return this worker's rows of a matrix of which each worker passes its own `columns`."""
 
@@ -97,6 +100,9 @@ class Alone:
     def sum(self, tensor: Tensor) -> Tensor:
         """Return `tensor`."""
         return tensor
+
+    def spread(self, tensor: Tensor, rank: int) -> None:
+        """Do nothing: there are no others."""
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
         """Return `columns`, which are complete."""

@@ -159,7 +159,9 @@ class _Given:
     def __init__(self, spec: ModelSpec, graph: Graph, device: torch.device | str, workers: Workers) -> None:
         self.workers, self.spec, self.graph = workers, with_class_weights(spec, graph), graph
         self.train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
-        self.propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+        propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
+        # The first worker alone learns an adaptive diffusion, of which every worker then holds all.
+        self.propagator = propagator if spec.diffusion else propagator.divided(workers)
         self.keeps_dense = keeps_dense(spec, Sizes.of(graph))
         features = graph.features if self.keeps_dense else _in_float64(graph.features)
         self.features = FeatureMatrix(features, self.propagator.device)

@@ -82,6 +82,11 @@ class Counted(Distributed):
         self.sent += 2 * (self.count - 1) * tensor.nbytes
         return super().sum(tensor)
 
+    def spread(self, tensor: Tensor, rank: int) -> None:
+        """Counts one worker's tensor, once for each other."""
+        self.sent += (self.count - 1) * tensor.nbytes
+        super().spread(tensor, rank)
+
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
         """Counts everything except the parts that stay in place."""
         self.sent += columns.itemsize * _moved(rows, width)
@@ -325,7 +330,7 @@ def report(rows: Sequence[Row]) -> str:
         alone = [row for row in rows if (row.graph, row.workers) == (name, 1)]
         cells = [name, str(count), spread([row.load for row in runs], 1)]
         for step in ("training", "deletion"):
-            pairs = [*zip(runs, alone, strict=True)]
+            pairs = [*zip(runs, alone, strict=True)] if alone else []
             cells.append(spread([row.steps[step][0] for row in runs], 1))
             cells.append(spread([own.steps[step][0] / one.steps[step][0] for own, one in pairs], 2))
             cells.append(spread([row.busiest[step] for row in runs], 1))

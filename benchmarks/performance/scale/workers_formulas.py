@@ -7,6 +7,7 @@ from benchmarks.performance.scale.gpu import PRODUCTS, spec_of
 from benchmarks.performance.scale.graph import Shape
 from projector.network.inputs import SWEEP_BYTES
 from projector.network.product_costs import keeps_dense
+from projector.network.row_share import LEAST_ENTRIES
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec
 
@@ -20,17 +21,25 @@ def traffic(spec: ModelSpec, sizes: Sizes, workers: int) -> dict[str, float]:
     """Return the bytes that all workers together send, by step; docs/scale.md defines the letters."""
     t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
     weights, told = _WORD * p * C, N - 1
+    divides = N > 1 and 2 * sizes.edges + n >= LEAST_ENTRIES
+
+    def swept(columns: int) -> float:
+        """Return the bytes of all products with P of one sweep: columns to all, and rows of the product back."""
+        return spec.hops * _WORD * n * columns * told * (1 + 1 / N) if divides else 0.0
+
     # The first worker already has its own classes, at least as many as any other.
     to_first = _WORD * n * (C - math.ceil(C / N))
     step: float
     if keeps_dense(spec, sizes):
         step = 3 * told * weights
     else:
-        step = told * weights + 2 * _WORD * t * C * told / N + told * _WORD * p * N * math.ceil(C / N)
+        step = told * weights + 2 * _WORD * t * C * told / N + told * _WORD * p * N * math.ceil(C / N) + 2 * swept(C)
     blocks = 2 * told * _WORD * C * p * p
     return {
-        GRADIENT: step, PRODUCT: step, H: _WORD * t * p * told / N, BLOCKS: blocks, SINGLE_BLOCKS: blocks / 2,
-        COEFFICIENTS: told * _WORD * t * C + len(spec.block_hops) * to_first, PREDICTIONS: told * weights + to_first,
+        GRADIENT: step, PRODUCT: step, H: _WORD * t * p * told / N + swept(sizes.width(spec)),
+        BLOCKS: blocks, SINGLE_BLOCKS: blocks / 2,
+        COEFFICIENTS: told * _WORD * t * C + len(spec.block_hops) * to_first + swept(C),
+        PREDICTIONS: told * weights + to_first + swept(C),
     }  # fmt: skip
 
 
@@ -39,12 +48,15 @@ def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -
     t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
     b, dense = len(spec.block_hops), keeps_dense(spec, sizes)
     entries = 2 * sizes.edges + n
+    divides = N > 1 and entries >= LEAST_ENTRIES
+    own = entries / N if divides else entries
     # The pattern of A + I, the values of P of two versions, and room to make them in parts.
-    operators = 21 * entries + 60 * n + 2 * _WORD * min(entries, 1 << 22)
+    operators = 21 * own + 60 * n + 2 * _WORD * min(own, 1 << 22)
     swept = min(math.ceil(C / N), max(1, SWEEP_BYTES // (_WORD * n * b)))
     of_rows = 192 * t * C + (12 * t * p if dense else _WORD * t * p if preconditioned else 0)
     block = 2 * _WORD * p * p + _WORD * p * min(t, max(2_000, 2 * p)) / N if preconditioned else 0
-    return operators + of_rows / N + block + _WORD * n * (2 * b + 1) * swept
+    # A divided P needs another worker's columns, and the own rows of all products on their way to their workers.
+    return operators + of_rows / N + block + _WORD * n * (2 * b + 1 + 3 * divides) * swept
 
 
 def on_paper(counts: Sequence[int]) -> str:

@@ -31,6 +31,8 @@ SPECS = {
     "squared": replace(CONCAT, loss=LossKind.SQUARED, regularization=1e-3),
     "diffusion": ModelSpec(diffusion=True, loss=LossKind.OVR),
 }
+#: Least stored values of P from which workers divide it: always, or never here.
+DIVIDED, WHOLE = 0, 1 << 23
 #: A graph, a specification, and whether products use H itself.
 Case = tuple[int, str, bool]
 CASES: list[Case] = [
@@ -76,12 +78,17 @@ def trained(case: Case, workers: Workers) -> dict[str, Any]:
     return {"weights": found.weights, "label weights": found.label_weights, "dual": found.dual, "logits": found.logits}
 
 
-def by_all(workers: Workers, cases: list[Case]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Run each case, at the first worker."""
+def by_all(
+    workers: Workers, cases: list[Case], least_entries: int = DIVIDED
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Run each case, at the first worker. P is divided if it has at least `least_entries` values."""
     found = []
     for case in cases:
         spec, graph = SPECS[case[1]], GRAPHS[case[0]]()
-        with patch("projector.training.fit.keeps_dense", lambda *_, dense=case[2]: dense):
+        with (
+            patch("projector.training.fit.keeps_dense", lambda *_, dense=case[2]: dense),
+            patch("projector.network.propagation.LEAST_ENTRIES", least_entries),
+        ):
             if isinstance(workers, Distributed) and workers.rank:
                 follow_training(spec, graph, workers)
                 follow_training(spec, graph, workers)
@@ -98,11 +105,12 @@ def by_all(workers: Workers, cases: list[Case]) -> list[tuple[dict[str, Any], di
 PRECONDITIONERS = ("blocks", "whole")
 #: Each graph and each specification, with H and without.
 FEW = CASES[::9]
+TEAMS = [(2, FEW, WHOLE), (2, FEW, DIVIDED), (4, FEW, DIVIDED), (2, CASES, DIVIDED), (4, CASES, DIVIDED)]
 
 
-@pytest.mark.parametrize(("count", "cases"), everyday([(2, FEW), (4, FEW), (2, CASES), (4, CASES)], (2, FEW)))
-def test_several_compute_what_one_does(count: int, cases: list[Case], tmp_path: Path) -> None:
-    by_several = in_team(count, tmp_path, by_all, cases)
+@pytest.mark.parametrize(("count", "cases", "least_entries"), everyday(TEAMS, (2, FEW, DIVIDED)))
+def test_several_compute_what_one_does(count: int, cases: list[Case], least_entries: int, tmp_path: Path) -> None:
+    by_several = in_team(count, tmp_path, by_all, cases, least_entries)
     for case, one, several in zip(cases, by_all(ALONE, cases), by_several, strict=True):
         for name, value in one[0].items():
             # Preconditioners use single precision where that suffices.

@@ -29,10 +29,13 @@ SPECS = {
 }
 #: Those of which the graph has weights.
 WEIGHTED = ("ovr", "squared")
+#: Least stored values of P from which workers divide it: always, or never here.
+DIVIDED, WHOLE = 0, 1 << 23
 #: A specification, and whether products use H itself.
 CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]
 #: Products with H itself and without, and training anew by Newton's method and by a factorisation.
 FEW = [("ovr", True), ("squared", False)]
+TEAMS = [(2, FEW, WHOLE), (2, FEW, DIVIDED), (2, CASES, DIVIDED), (4, CASES, DIVIDED)]
 
 
 def made_up(nodes: int = 61, *, weighted: bool = False) -> Graph:
@@ -97,11 +100,14 @@ def shared(model: Model, workers: Workers) -> Model:
     return Model(held, model._exponents)
 
 
-def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[str, Any]]]:
-    """Run each case, at the first worker."""
+def by_all(workers: Workers, cases: list[tuple[str, bool]], least_entries: int = DIVIDED) -> list[list[dict[str, Any]]]:
+    """Run each case, at the first worker. P is divided if it has at least `least_entries` values."""
     found = []
     for spec, dense in cases:
-        with patch("projector.forgetting.live_graph.keeps_dense", lambda *_, dense=dense: dense):
+        with (
+            patch("projector.forgetting.live_graph.keeps_dense", lambda *_, dense=dense: dense),
+            patch("projector.network.propagation.LEAST_ENTRIES", least_entries),
+        ):
             model = shared(fit(made_up(weighted=spec in WEIGHTED), SPECS[spec]), workers)
         if isinstance(workers, Distributed) and workers.rank:
             workers.follow()
@@ -142,9 +148,12 @@ def test_a_row_that_one_worker_alone_has_leaves_it(tmp_path: Path) -> None:
     assert one[1] == several[1] == 0.0
 
 
-@pytest.mark.parametrize(("count", "cases"), everyday([(2, FEW), (2, CASES), (4, CASES)], (2, FEW)))
-def test_several_forget_what_one_does(count: int, cases: list[tuple[str, bool]], tmp_path: Path) -> None:
-    for case, one, several in zip(cases, by_all(ALONE, cases), in_team(count, tmp_path, by_all, cases), strict=True):
+@pytest.mark.parametrize(("count", "cases", "least_entries"), everyday(TEAMS, (2, FEW, DIVIDED)))
+def test_several_forget_what_one_does(
+    count: int, cases: list[tuple[str, bool]], least_entries: int, tmp_path: Path
+) -> None:
+    by_several = in_team(count, tmp_path, by_all, cases, least_entries)
+    for case, one, several in zip(cases, by_all(ALONE, cases), by_several, strict=True):
         for expected, found in zip(one, several, strict=True):
             apart = float(np.linalg.norm(expected["weights"] - found["weights"]))
             assert apart <= expected["bound"] + found["bound"], case
