@@ -385,6 +385,8 @@ def main() -> None:
         graph = replace(graph, features=well_scaled(graph.features, everyone).features)
         with tempfile.TemporaryDirectory() as folder:
             store(graph, Path(folder))
+            # Mapped as well: the workers need the memory.
+            graph = stored(Path(folder))
             for _ in range(options.runs):
                 rows += [measured(title, graph, Path(folder), count) for count in options.workers]
                 print(report([row for row in rows if row.graph == title]), flush=True)
