@@ -81,13 +81,17 @@ def trained(case: Case, workers: Workers) -> dict[str, Any]:
 def by_all(
     workers: Workers, cases: list[Case], least_entries: int = DIVIDED
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Run each case, at the first worker. P is divided if it has at least `least_entries` values."""
+    """Run each case, at the first worker. P is divided if it has at least `least_entries` values.
+
+    Sweeps take one class at a time, so workers with fewer classes would take fewer.
+    """
     found = []
     for case in cases:
         spec, graph = SPECS[case[1]], GRAPHS[case[0]]()
         with (
             patch("projector.training.fit.keeps_dense", lambda *_, dense=case[2]: dense),
             patch("projector.network.propagation.LEAST_ENTRIES", least_entries),
+            patch("projector.network.inputs.SWEEP_BYTES", 1),
         ):
             if isinstance(workers, Distributed) and workers.rank:
                 follow_training(spec, graph, workers)
