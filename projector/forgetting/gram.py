@@ -241,7 +241,7 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
         scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
         M_pinv = plus(gram.M_pinv, scaled, 1.0)
-        left = X_D.new_zeros((X_D.shape[1], 0))
+        left, sigma = X_D.new_zeros((X_D.shape[1], 0)), X_D.new_zeros(0)
     else:
         eigenvalues, vectors = torch.linalg.eigh(K)
         candidate = eigenvalues >= 1.0 - LEVERAGE_MARGIN
@@ -255,7 +255,9 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
         return None
     M = OfRows(features, surviving) if isinstance(gram.M, OfRows) else rank_update(gram.M, X_D, -1.0)
     updated = followed(gram, M, M_pinv, gram.rank - left.shape[1], -float(K.trace()))
-    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
+    if not accepted(updated):
+        return None
+    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE, sigma)
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
@@ -309,10 +311,15 @@ def _recomputed(
 
 
 def _told_apart(
-    gram: Gram, left: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_], method: FactorMethod
+    gram: Gram,
+    left: Tensor,
+    features: FeatureMatrix,
+    surviving: NDArray[np.bool_],
+    method: FactorMethod,
+    sigma: Tensor | None = None,
 ) -> Downdate:
-    """Split the directions `left` (d, k) that left M+ into lost and newly faint ones."""
-    lost = _unsupported(gram, features, surviving, left)
+    """Split the directions `left` (d, k) that left M+ into lost and faint ones; for `sigma` see `_unsupported`."""
+    lost = _unsupported(gram, features, surviving, left, sigma)
     return Downdate(gram, lost, left.shape[1] - lost.shape[1], method)
 
 
@@ -357,8 +364,16 @@ def _trace(gram: Gram) -> float:
     return float(torch.dot(whole(gram.M).reshape(-1), whole(gram.M_pinv).reshape(-1)))
 
 
-def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
+def _unsupported(
+    gram: Gram,
+    features: FeatureMatrix,
+    surviving: NDArray[np.bool_],
+    directions: Tensor,
+    sigma: Tensor | None = None,
+) -> Tensor:
     """Return an orthonormal basis (d, k) of the part of span(`directions`) (d, c, orthonormal) that no row supports.
+
+    `sigma` (c,) are their singular values if `supported` returned them.
 
     Directions from the Gram matrix hold traces of strong ones, [7e-14 to 7e-9 of sigma_ref at condition numbers from
     1e2 to 5e4], and of faint ones that rows support: the parts inside and outside of the strong span of X^T X times
@@ -369,7 +384,8 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     limit = gram.support_limit
     found = faint = directions[:, :0]
     for turn in range(_TURNS):
-        directions, sigma = supported(features, surviving, directions)
+        if sigma is None:
+            directions, sigma = supported(features, surviving, directions)
         found, directions = torch.cat([found, directions[:, sigma <= limit]], dim=1), directions[:, sigma > limit]
         if directions.shape[1] == 0:
             break
@@ -383,7 +399,7 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
             left = directions - faint @ (faint.T @ directions)
         # Unsupported directions stay as they are: for pure rounding, `faint` can point anywhere.
         left, sizes, _ = torch.linalg.svd(left - found @ (found.T @ left), full_matrices=False)
-        directions = left[:, sizes > _LEAST_LEFT]
+        directions, sigma = left[:, sizes > _LEAST_LEFT], None
     return found
 
 
