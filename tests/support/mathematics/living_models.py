@@ -137,7 +137,9 @@ def check(model: Model, living: Living, report: Report | None) -> None:
     H = living.representation(model.exponents, sigmas_of(model))
     W = stacked(held.state).numpy()
     np.testing.assert_allclose(model.predict(), living.answers(H @ W), atol=1e-8)
-    check_span(held.state.features, held.features, living, model.exponents, repaired)
+    # All inputs together are trained, and repaired, to this.
+    optimum = living.spec.tolerance * float(np.linalg.norm(W))
+    check_span(held.state.features, held.features, living, model.exponents, repaired, optimum)
     if held.state.labels is not None:
         assert held.labels is not None
         trained = living.live & (living.targets >= 0)
@@ -157,9 +159,9 @@ def check(model: Model, living: Living, report: Report | None) -> None:
 
 
 def check_span(
-    span: SpanState, given: Any, living: Living, exponents: NDArray[np.int64] | None, repaired: bool
+    span: SpanState, given: Any, living: Living, exponents: NDArray[np.int64] | None, repaired: bool, optimum: float
 ) -> None:
-    """Check rank, M and coefficients of the features against the rows."""
+    """Check rank, M and coefficients of the features against the rows; `optimum` is how exactly W was asked for."""
     assert np.array_equal(span.in_span, living.in_span())
     X = living.X if exponents is None else living.X * np.exp2(exponents.astype(float))
     X = X[living.in_span()]
@@ -175,7 +177,7 @@ def check_span(
     effective = np.hstack(list(beta)) + X @ T
     missing = float(np.linalg.norm(span.W.numpy() - X.T @ effective))
     terms = float(np.linalg.norm(X) * np.linalg.norm(effective))
-    assert missing <= 1e-9 * size + 1e-11 * terms + 1e-150
+    assert missing <= 1e-9 * size + 1e-11 * terms + optimum + 1e-150
     assert np.abs(given.beta.numpy()[:, ~living.in_span()]).max(initial=0.0) == 0.0
 
 
@@ -366,8 +368,7 @@ def sequence(
     report: Report | None = None
     with case.ways(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Rounding limits the bound")
-        model = fitted(case)
-        living.spec = replace(case.spec, regularization=model._held.regularization)
+        model, living.spec = fitted(case)
         updates = int(np.ceil(60 ** rng.random()))
         for number in range(updates):
             update = random_update(rng, living, case.X)
@@ -402,15 +403,22 @@ def balanced(labels: NDArray[np.int64], classes: int) -> Matrix:
     return np.array([len(labels) / (there * count) if count else 1.0 for count in counts])
 
 
-def fitted(case: Case) -> Model:
-    """Fit the model of a case, raising lambda if rounding hides the optimum."""
+def fitted(case: Case) -> tuple[Model, ModelSpec]:
+    """Fit the model of a case and return its settings.
+
+    Raises lambda if rounding hides the optimum. Leaves adaptive diffusion out where every lambda refuses it, as on
+    graphs whose neighbours say nothing.
+    """
     spec = case.spec
     while True:
         try:
-            return fit(case.graph, spec)
+            return fit(case.graph, spec), spec
         except TrainingError:
-            assert spec.regularization < 1e6
-            spec = replace(spec, regularization=100.0 * spec.regularization)
+            if spec.regularization < 1e6:
+                spec = replace(spec, regularization=100.0 * spec.regularization)
+            else:
+                assert spec.diffusion
+                spec = replace(case.spec, diffusion=False)
 
 
 def too_long(model: Model, update: dict[str, Any]) -> bool:
