@@ -15,10 +15,11 @@ from lethe_client.results import Audit
 from projector.forgetting.status import RepairStatus
 from service.domain.figures import FIGURES, RECEIPT, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
+from service.domain.records import BatchRecord, RequestAudit
 from service.domain.states import RequestStatus
 from service.reports.queries import AuditEntry, ExportFormat, Searched, written
 from service.requests.answers import AuditAnswer, audit_answer
+from tests.support.service.records import queued_request
 
 #: The order that programs know: new ones may come between or after, and none is removed or moved.
 ANSWERED: dict[str, Any] = {
@@ -76,16 +77,14 @@ HEADING = (
 )
 [COLUMNS] = csv.reader([HEADING])
 #: Fields of the request alone, or of the batch beside its figures.
-REQUEST = DeletionRequest(
+REQUEST = queued_request(
+    datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC),
     id=UUID(int=3),
-    model="tiny",
     kind=RequestKind.FEATURES,
     status=RequestStatus.APPLIED,
     count=2,
     reference="=1",
     api_key_id=UUID(int=4),
-    received_at=datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC),
-    due_at=datetime(2026, 4, 1, 9, 15, 4, 120000, tzinfo=UTC),
 )
 OF_REQUEST = (
     *("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after"),

@@ -9,7 +9,7 @@ from uuid import UUID
 from projector.forgetting.status import RepairStatus
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
+from service.domain.records import RequestAudit
 from service.domain.states import UNREQUESTED, Cause, EventType, Guarantee, RequestStatus
 from service.domain.versions import Recovery, Version
 from service.log.commitments import Commitments
@@ -29,38 +29,11 @@ from service.log.leaves import (
     redact,
 )
 from service.version import VERSION
+from tests.support.service.records import BATCH, queued_request
 
 #: One leaf a line, in the order of `EventType`; made before the contents had their own types.
 LEAVES = Path(__file__).with_name("event_leaves.jsonl")
 AT = datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC)
-BATCH = BatchRecord(
-    id=UUID(int=1),
-    model="tiny",
-    requests=5,
-    nodes=9,
-    features=1,
-    edges=2,
-    model_version_before=6,
-    model_version_after=7,
-    weights_sha256_before="c" * 64,
-    weights_sha256_after="d" * 64,
-    rank_before=1431,
-    rank_after=1430,
-    directions_removed=1,
-    lost_direction_norm_before=0.25,
-    lost_direction_norm_after=1e-17,
-    weight_change=0.011,
-    coefficient_residual=2e-14,
-    factor_method="downdate",
-    device="cpu",
-    durations_ms={"project": 1.9, "repair": 410.0},
-    span_residual=None,
-    distance_bound_start_relative=3e-12,
-    distance_bound_before=4.1,
-    distance_bound_before_relative=0.2,
-    factor_age_s=60.0,
-    live_nodes=58,
-)
 REPAIRED = replace(
     BATCH,
     repair=RepairStatus.CONVERGED,
@@ -103,15 +76,14 @@ VERSION_MADE = Version(
     repair_iterations=4,
     repair_tolerance=1e-8,
 )
-REQUEST = DeletionRequest(
+REQUEST = queued_request(
+    AT,
     id=UUID(int=3),
-    model="tiny",
     kind=RequestKind.FEATURES,
     status=RequestStatus.APPLIED,
     count=2,
     reference="DSR-17",
     api_key_id=UUID(int=4),
-    received_at=AT,
     due_at=AT,
     guarantee=Guarantee.SPAN,
     repair=RepairStatus.PENDING,

@@ -10,7 +10,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from uuid import uuid4
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -19,12 +19,12 @@ from structlog.typing import EventDict
 
 from projector.forgetting.status import RepairStatus
 from service.domain.kinds import RequestKind
-from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
 from service.domain.versions import Drift
 from service.errors import UnknownNodes
 from service.observability.logging import AccessLog, Answer, LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from tests.support.service.records import BATCH
 
 SOMEBODY = "alice-4711"
 
@@ -215,26 +215,12 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
 def test_a_batch_shows_in_the_metrics() -> None:
     registry = new_registry()
     metrics = UnlearningMetrics(registry)
-    batch = BatchRecord(
-        id=uuid4(),
-        model="cora",
-        requests=2,
-        features=0,
-        edges=0,
-        nodes=3,
-        model_version_before=0,
-        model_version_after=1,
-        weights_sha256_before="0" * 64,
-        weights_sha256_after="1" * 64,
-        rank_before=10,
+    batch = replace(
+        BATCH,
         rank_after=918_273,
-        directions_removed=1,
-        lost_direction_norm_before=0.1,
-        lost_direction_norm_after=0.0,
+        weights_sha256_after="1" * 64,
         weight_change=0.0182736,
         coefficient_residual=1.2734e-15,
-        factor_method="downdate",
-        device="cpu",
         durations_ms={"project": 2.0, "repair": 410.0},
         span_residual=3.2736e-15,
         distance_bound_after_relative=4.3647e-11,

@@ -1,19 +1,18 @@
 """The receipt as read by a deleted person."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from service.domain.figures import FIGURES
-from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
 from service.log.receipt import FORMAT, fingerprint, summary
 from service.reports.receipts import Receipt, receipt_paper, sentences
 from service.settings import Settings
+from tests.support.service.records import queued_request
 
 ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
 CHECKPOINT = (
@@ -23,17 +22,7 @@ CHECKPOINT = (
 )
 
 RECEIVED = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
-REQUEST = DeletionRequest(
-    id=UUID(ID),
-    model="cora",
-    kind=RequestKind.NODE,
-    status=RequestStatus.COMPLETED,
-    count=1,
-    reference="DSR-17",
-    api_key_id=UUID(int=2),
-    received_at=RECEIVED,
-    due_at=RECEIVED + timedelta(days=30),
-)
+REQUEST = queued_request(RECEIVED, id=UUID(ID), model="cora", status=RequestStatus.COMPLETED, reference="DSR-17")
 
 
 def leaf(event: str, time: str, details: dict[str, Any] | None = None, **request: Any) -> dict[str, Any]:

@@ -1,31 +1,19 @@
 """The report of a month or quarter: its days, and its account of failed requests."""
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 import pytest
 
 from service.domain.formats import share
-from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
 from service.errors import InvalidRequest
 from service.reports.period_report import Span, became
+from tests.support.service.records import queued_request
 
 AT = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-FAILED = DeletionRequest(
-    id=UUID(int=1),
-    model="tiny",
-    kind=RequestKind.NODE,
-    status=RequestStatus.FAILED,
-    count=1,
-    reference=None,
-    api_key_id=UUID(int=2),
-    received_at=AT,
-    due_at=AT + timedelta(days=30),
-    failed_at=AT,
-)
+FAILED = queued_request(AT, status=RequestStatus.FAILED, failed_at=AT)
 
 
 @pytest.mark.parametrize(

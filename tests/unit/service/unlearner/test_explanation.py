@@ -19,31 +19,23 @@ from service.domain.states import Cause, Guarantee
 from service.unlearner.outcomes import ended, explain, guarantee, nothing_left, repair_given_up
 from service.unlearner.pending_repairs import Pending
 from tests.support.service.db_harness import made
+from tests.support.service.records import BATCH
 
-RECORD = BatchRecord(
-    id=uuid4(),
-    model="m",
-    requests=1,
+RECORD = replace(
+    BATCH,
     nodes=2,
     features=0,
     edges=0,
-    model_version_before=6,
-    model_version_after=7,
-    weights_sha256_before="a" * 64,
-    weights_sha256_after="b" * 64,
     rank_before=10,
     rank_after=10,
     directions_removed=0,
     lost_direction_norm_before=None,
     lost_direction_norm_after=None,
     weight_change=0.0,
-    coefficient_residual=1e-15,
-    factor_method="downdate",
-    device="cpu",
+    distance_bound_start_relative=None,
+    factor_age_s=None,
     durations_ms={"project": 2.0},
-    distance_bound_before=4.1,
     distance_bound_after=4.1,
-    distance_bound_before_relative=0.2,
     distance_bound_after_relative=0.2,
 )
 CONVERGED = replace(

@@ -2,32 +2,21 @@
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 
 from projector.forgetting.status import RepairStatus
 from service.domain.formats import at_most, duration, number, percent
-from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
 from service.log.events import Event
 from service.reports.queries import Searched, Threshold
 from service.web.dashboard.request_page import is_final, timeline
 from service.web.dashboard.words import FilterQuery, clock_of, list_filters
+from tests.support.service.records import queued_request
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-REQUEST = DeletionRequest(
-    id=UUID(int=1),
-    model="tiny",
-    kind=RequestKind.NODE,
-    status=RequestStatus.QUEUED,
-    count=1,
-    reference=None,
-    api_key_id=UUID(int=2),
-    received_at=RECEIVED,
-    due_at=RECEIVED + timedelta(days=30),
-)
+REQUEST = queued_request(RECEIVED)
 
 
 @pytest.mark.parametrize(
