@@ -67,8 +67,8 @@ def test_what_is_pinned_is_what_is_used_or_needed() -> None:
     traces = with_needs(TRACES) - pinned("requirements.txt")
     served = with_needs(*(imported(*SERVICE) - {DOWNLOADS, TABLES, BUCKET} - traces), *LOADED)
     assert pinned("requirements.txt") - served == set()
-    # setuptools comes with the virtual environment; torch itself pins the packages of its CUDA build; only Python before
-    # 3.11.3, as in Debian 12, needs async-timeout.
+    # setuptools comes with the virtual environment; torch itself pins the packages of its CUDA build; async-timeout is
+    # needed by Python before 3.11.3 alone, which Debian 12 has.
     assert {name for name in served - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         *("setuptools", "async-timeout")
     }
