@@ -109,7 +109,7 @@ class Resident:
 
     In idle time `preconditioner_cache` computes what speeds up the next repair. One that predates a deletion stays for
     at most the placement's `factor_age_s`. Everything else computed with deleted rows leaves the memory when the batch
-    is committed.
+    is committed; the Gram factors of wide sparse features when `Gram.settle` is called, before the erasure.
 
     With a promise, every new version is published with its own noise, and none that is too far from retraining.
     """
