@@ -55,8 +55,7 @@ def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -
     swept = min(math.ceil(C / N), max(1, SWEEP_BYTES // (_WORD * n * b)))
     of_rows = 192 * t * C + (12 * t * p if dense else _WORD * t * p if preconditioned else 0)
     block = 2 * _WORD * p * p + _WORD * p * min(t, max(2_000, 2 * p)) / N if preconditioned else 0
-    # A divided P needs another worker's columns, and the own rows of all products on their way to their workers.
-    return operators + of_rows / N + block + _WORD * n * (2 * b + 1 + 3 * divides) * swept
+    return operators + of_rows / N + block + _WORD * n * (2 * b + 1) * swept
 
 
 def on_paper(counts: Sequence[int]) -> str:
