@@ -5,7 +5,6 @@ import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -35,14 +34,6 @@ REFUSALS = {
     "ACL SETUSER default -xadd": ("its access list (ACL) forbids this user a command", "+@stream"),
     "CONFIG SET requirepass secret": ("it asks for another user or password", "REDIS_URL"),
 }
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    valkey = ValkeyProcess(tmp_path)
-    valkey.start()
-    yield valkey
-    valkey.kill()
 
 
 @pytest.fixture

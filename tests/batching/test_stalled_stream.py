@@ -1,7 +1,6 @@
 """However the stream stalls, accepted requests are carried out, or readiness names the cause."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -16,14 +15,6 @@ from tests.support.service.running import Lethe, running
 
 KEY = "lethe:small:deletions"
 GROUP = "unlearner"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ValkeyProcess]:
-    valkey = ValkeyProcess(tmp_path)
-    valkey.start()
-    yield valkey
-    valkey.kill()
 
 
 @pytest.fixture
