@@ -16,8 +16,8 @@ def sections(results: Results) -> list[Section]:
             "weights, and retraining descends and stops in the same way. All methods are without noise; for "
             "Influence+ and Fisher+ the paper has a larger lambda. Distances are relative to the weights before the "
             "deletion. In the injection test the deleted nodes have a feature and a class of their own. A Newton "
-            "step aims at the optimum, which is far from where retraining stops, and may miss it. Retraining may stop many "
-            "iterations earlier or later than training did; then the projection is far from it too.",
+            "step aims at the optimum, which is far from where retraining stops, and may miss it. Retraining may stop "
+            "many iterations earlier or later than training did; then the projection is far from it too.",
             [(called(each), _table(results, each)) for each in results.datasets(_EXPERIMENT)],
         )
     ]
