@@ -24,8 +24,6 @@ from model_store.disk.durable import (
     read_file,
     remove_tree,
     rename,
-    sync,
-    write_file,
 )
 from model_store.errors import NotAStore
 from projector.certified.publication import Publication
@@ -166,9 +164,10 @@ class Versions:
         self.discard(ref)
         unfinished = self._temporary(ref)
         make_folder(unfinished)
-        for name, content in (files | {_MANIFEST: manifest_bytes}).items():
-            write_file(unfinished / name, [content])
-        sync(unfinished)
+        with durable_changes() as changes:
+            for name, content in (files | {_MANIFEST: manifest_bytes}).items():
+                changes.write(unfinished / name, [content])
+            changes.name(unfinished)
         rename(unfinished, self.folder / ref.folder)
         return hashlib.sha256(manifest_bytes).hexdigest()
 
