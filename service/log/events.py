@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, Uuid, and_, func, insert, or_, select
+from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, Uuid, and_, func, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from service.db import locks
@@ -33,12 +33,18 @@ LOG_CHANNEL = "lethe_log"
 #: Renamed, because every row has a method `index`.
 _PLACE = LeafRow.index.label("place")
 _OF_EVENTS = select(_PLACE, LeafRow.data, LeafRow.hash).join(EventRow, EventRow.id == LeafRow.event_id)
-_EVENT_COLUMNS = (
-    EventRow.id.label("event_id"),
-    EventRow.request_id.label("event_request_id"),
-    EventRow.type.label("event_type"),
-    EventRow.payload.label("event_payload"),
-    EventRow.created_at.label("event_created_at"),
+#: The number of leaves, and the hashes of its largest complete subtrees: one for each binary digit of the number.
+_END = text(
+    """
+    WITH tree AS (SELECT coalesce(max(index) + 1, 0) AS size FROM leaves)
+    SELECT tree.size, 0 AS level, leaves.index AS position, leaves.hash
+    FROM tree LEFT JOIN leaves ON leaves.index = tree.size - 1
+    UNION ALL
+    SELECT tree.size, log_nodes.level, log_nodes.position, log_nodes.hash
+    FROM tree CROSS JOIN generate_series(1, 62) AS digit (level)
+    JOIN log_nodes ON log_nodes.level = digit.level AND log_nodes.position = (tree.size >> digit.level) - 1
+    WHERE (tree.size >> digit.level) & 1 = 1
+    """
 )
 
 
@@ -66,12 +72,12 @@ class LogRepository(Repository):
         """
         await locks.take(self._conn, Lock.LOG)
 
-    async def append(self, event_ids: Collection[int]) -> None:
+    async def append(self, events: Collection[LoggedEvent]) -> None:
         """Add a leaf for each event, in the order of their numbers. The events must be inserted after `take_turn`."""
-        tree = await self._frontier(await self.size())
+        tree = await self._end()
         leaves: list[tuple[int, int, str, bytes, bytes]] = []
         nodes: list[tuple[Subtree, bytes]] = []
-        for event in await self._events(event_ids):
+        for event in events:
             index = tree.size
             data = leaf_data(index, event)
             digest = leaf_hash(data)
@@ -116,6 +122,15 @@ class LogRepository(Repository):
     async def _stored(self, query: Select[int, str, bytes]) -> list[StoredLeaf]:
         return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
 
+    async def _end(self) -> Frontier:
+        """Return the frontier of all leaves, in one statement."""
+        rows = (await self._conn.execute(_END)).all()
+        size = rows[0].size
+        found = {Subtree(row.level, row.position): row.hash for row in rows if row.hash is not None}
+        edge = subtrees((0, size))
+        _require(edge, found)
+        return Frontier(size, [found[subtree] for subtree in edge])
+
     async def _frontier(self, size: int) -> Frontier:
         edge = subtrees((0, size))
         hashes = await self._hashes(edge)
@@ -139,34 +154,8 @@ class LogRepository(Repository):
             at_place = and_(LogNodeRow.level == places.c.level, LogNodeRow.position == places.c.position)
             rows = select(LogNodeRow.level, LogNodeRow.position, LogNodeRow.hash).join(places, at_place)
             found |= {Subtree(row.level, row.position): row.hash for row in await self._conn.execute(rows)}
-        if absent := wanted - found.keys():
-            raise LogDamaged(
-                f"The log lacks {len(absent)} of the hashes that leaf {min(absent).position << min(absent).level} and "
-                "later leaves added.",
-                "Restore the database from its backup, and find what is missing with `./lethe audit verify`.",
-            )
+        _require(wanted, found)
         return found
-
-    async def _events(self, ids: Collection[int]) -> list[LoggedEvent]:
-        query = (
-            select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment)
-            .add_columns(*_EVENT_COLUMNS)
-            .select_from(EventRow)
-            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
-            .where(EventRow.id == any_of(ids, BigInteger()))
-            .order_by(EventRow.id)
-        )
-        return [
-            LoggedEvent(
-                id=row.event_id,
-                type=EventType(row.event_type),
-                payload=row.event_payload,
-                created_at=row.event_created_at,
-                request=None if row.event_request_id is None else deletion_request(row),
-                commitments=Commitments(row.subject_commitments, row.reference_commitment),
-            )
-            for row in await self._conn.execute(query)
-        ]
 
     async def _insert(
         self, leaves: Sequence[tuple[int, int, str, bytes, bytes]], nodes: Sequence[tuple[Subtree, bytes]]
@@ -180,18 +169,26 @@ class LogRepository(Repository):
             hash=(LargeBinary(), hashes),
             root=(LargeBinary(), roots),
         )
-        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
-        # One call per row; Postgres merges them into one notification.
-        await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
-        if not nodes:
-            return
-        rows = unnested(
-            "added",
+        inner = unnested(
+            "inner_nodes",
             level=(SmallInteger(), [subtree.level for subtree, _ in nodes]),
             position=(BigInteger(), [subtree.position for subtree, _ in nodes]),
             hash=(LargeBinary(), [digest for _, digest in nodes]),
         )
-        await self._conn.execute(insert(LogNodeRow).from_select(["level", "position", "hash"], select(*rows.c)))
+        grown = insert(LogNodeRow).from_select(["level", "position", "hash"], select(*inner.c)).cte("grown")
+        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
+        # One call per row; Postgres merges them into one notification.
+        await self._conn.execute(added.add_cte(grown).returning(func.pg_notify(LOG_CHANNEL, "")))
+
+
+def _require(wanted: Collection[Subtree], found: Mapping[Subtree, bytes]) -> None:
+    """Raise `LogDamaged` unless all of `wanted` are found."""
+    if absent := set(wanted) - found.keys():
+        raise LogDamaged(
+            f"The log lacks {len(absent)} of the hashes that leaf {min(absent).position << min(absent).level} and "
+            "later leaves added.",
+            "Restore the database from its backup, and find what is missing with `./lethe audit verify`.",
+        )
 
 
 @dataclass(frozen=True)
@@ -209,35 +206,57 @@ class EventRepository(Repository):
     """The events of requests. The database refuses a second `applied`, `repaired` or `completed` event of a request."""
 
     async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
-        """Add an event of one type, with its leaf, to each request; return the event numbers in that order.
-
-        The requests must already be in the state after the event. Raises `NotCanonical` for content that cannot be
-        logged.
-        """
-        return await self._append(event_type, contents.items()) if contents else []
+        """Add an event of one type to each request; see `append`."""
+        return await self.append([(event_type, request_id, content) for request_id, content in contents.items()])
 
     async def append_unrequested(self, event_type: EventType, content: Content) -> int:
         """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
-        [number] = await self._append(event_type, [(None, content)])
+        [number] = await self.append([(event_type, None, content)])
         return number
 
-    async def _append(self, event_type: EventType, contents: Collection[tuple[UUID | None, Content]]) -> list[int]:
+    async def append(self, events: Sequence[tuple[EventType, UUID | None, Content]]) -> list[int]:
+        """Add events, each of a type, of a request if it has one, and with a leaf; return their numbers in that order.
+
+        The requests must already be in the state after their events. Raises `NotCanonical` for content that cannot be
+        logged.
+        """
+        if not events:
+            return []
         log = LogRepository(self._conn)
         # Take the turn first, so that event numbers follow the order of leaves.
         await log.take_turn()
-        documents = [redact(content.document()) for _, content in contents]
+        documents = [redact(content.document()) for _, _, content in events]
         rows = unnested(
             "added",
-            request_id=(Uuid(), [request_id for request_id, _ in contents]),
-            type=(Text(), [event_type.value] * len(contents)),
+            request_id=(Uuid(), [request_id for _, request_id, _ in events]),
+            type=(Text(), [event_type.value for event_type, _, _ in events]),
             payload=(JSONB(), [payload for payload, _ in documents]),
             opening=(JSONB(none_as_null=True), [opening for _, opening in documents]),
         )
-        added = select(rows.c.request_id, rows.c.type, rows.c.payload, rows.c.opening)
-        inserted = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], added)
-        numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
-        await log.append(numbers)
-        return numbers
+        added = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], select(*rows.c))
+        new = added.returning(
+            *(EventRow.id, EventRow.request_id, EventRow.type, EventRow.payload, EventRow.created_at)
+        ).cte("new")
+        renamed = [column.label(f"event_{column.key}") for column in new.c]
+        query = (
+            select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment, *renamed)
+            .select_from(new)
+            .outerjoin(RequestRow, RequestRow.id == new.c.request_id)
+            .order_by(new.c.id)
+        )
+        logged = [
+            LoggedEvent(
+                id=row.event_id,
+                type=EventType(row.event_type),
+                payload=row.event_payload,
+                created_at=row.event_created_at,
+                request=None if row.event_request_id is None else deletion_request(row),
+                commitments=Commitments(row.subject_commitments, row.reference_commitment),
+            )
+            for row in await self._conn.execute(query)
+        ]
+        await log.append(logged)
+        return [event.id for event in logged]
 
     async def of_request(self, request_id: UUID) -> list[Event]:
         """Return the events of a request, oldest first."""

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Computed, ForeignKey, Row, Select, func, insert, literal, select, update
+from sqlalchemy import BigInteger, Computed, ForeignKey, Row, Select, Uuid, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import FromClause
 
 from projector.forgetting.status import RepairStatus
-from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, any_of, queued_request, request_norms
+from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, any_of, queued_request, request_norms, unnested
 from service.db.tables import Base, PointerRow, RequestAuditRow, RequestRow, holds
 from service.db.transactions import Repository
 from service.domain.figures import BatchDetails, RepairFigures, RequestNorms, VersionFigures
@@ -91,7 +91,8 @@ class VersionRepository(Repository):
     async def insert(self, version: Version) -> None:
         """Record a version; call in the fenced transaction that moves the pointer to it."""
         values = {name: getattr(version, name) for name in _NAMES}
-        await self._conn.execute(insert(VersionRow).values(values | {"durations_ms": dict(version.durations_ms)}))
+        # As parameters: the statement is the same each time.
+        await self._conn.execute(insert(VersionRow), values | {"durations_ms": dict(version.durations_ms)})
 
     async def finish(self, version_id: UUID, *, span_residual: float, durations_ms: Mapping[str, float]) -> bool:
         """Record that no older data is on the disk, with the residual measured there; False if recorded before."""
@@ -266,19 +267,26 @@ class BatchRepository(Repository):
 
         Raises `RequestsWithdrawn` if a request is no longer queued: the caller's transaction must roll back.
         """
-        await self._conn.execute(insert(BatchRow).values(id=version.id, **vars(details)))
+        batch = insert(BatchRow).values(id=version.id, **vars(details)).cte("batch")
         joined = (
             update(RequestRow)
             .where(RequestRow.id == any_of(norms), RequestRow.model == version.model)
             .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
             .where(RequestRow.held_at.is_(None), RequestRow.waits_for.is_(None))
             .values(batch_id=version.id)
+            .returning(RequestRow.id)
+            .cte("joined")
         )
-        found = set((await self._conn.execute(joined.returning(RequestRow.id))).scalars())
+        measured = {
+            column.key: (column.type, [getattr(one, column.key) for one in norms.values()]) for column in NORM_COLUMNS
+        }
+        rows = unnested("measured", request_id=(Uuid(), list(norms)), **measured)
+        audits = select(literal(version.id), *rows.c).join_from(rows, joined, joined.c.id == rows.c.request_id)
+        audited = insert(RequestAuditRow).from_select(["batch_id", *rows.c.keys()], audits).cte("audited")
+        # One statement: each is a round trip that the requests wait for.
+        found = set((await self._conn.execute(select(joined.c.id).add_cte(batch, audited))).scalars())
         if withdrawn := norms.keys() - found:
             raise RequestsWithdrawn(withdrawn)
-        audits = [{"request_id": one, "batch_id": version.id, **vars(measured)} for one, measured in norms.items()]
-        await self._conn.execute(insert(RequestAuditRow), audits)
 
     async def details(self, batch_id: UUID) -> BatchDetails:
         """Return the measurements of a recorded batch."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, func, null, select, text, update
+from sqlalchemy import Text, Uuid, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -60,14 +60,14 @@ class RequestMoves:
 
         A crash of Postgres may undo this, without harm: they are claimed again.
         """
-        await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
         taken = (
             update(RequestRow)
             .where(RequestRow.id == any_of(ids), RequestRow.status == RequestStatus.QUEUED)
             .where(RequestRow.batch_id.is_(None), *NOT_HELD)
             .values(taken_at=func.now())
+            .returning(RequestRow.id, func.set_config("synchronous_commit", "off", True))
         )
-        return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
+        return set((await self._conn.execute(taken)).scalars())
 
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
         """Move requests of a batch to `applied`; returns those that moved now.
@@ -94,13 +94,17 @@ class RequestMoves:
             )
             .returning(RequestRow.id)
         )
-        contents = {outcome.request_id: outcome.content for outcome in outcomes}
-        others = contents.keys() - moved
+        others = {outcome.request_id for outcome in outcomes} - moved
         await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
-        recorded = await self._record(EventType.APPLIED, contents, moved)
-        repaired = {one.request_id: one.content for one in outcomes if one.repair is RepairStatus.CONVERGED}
-        await self._record(EventType.REPAIRED, repaired, moved)
-        return recorded
+        new = [one for one in outcomes if one.request_id in moved]
+        repaired = [one for one in new if one.repair is RepairStatus.CONVERGED]
+        await EventRepository(self._conn).append(
+            [
+                *((EventType.APPLIED, one.request_id, one.content) for one in new),
+                *((EventType.REPAIRED, one.request_id, one.content) for one in repaired),
+            ]
+        )
+        return [one.request_id for one in new]
 
     async def mark_completed(self, contents: Mapping[UUID, Content]) -> list[UUID]:
         """Move applied requests to `completed` and drop their ciphertexts; returns those that moved now.
@@ -237,6 +241,5 @@ class RequestMoves:
     ) -> list[UUID]:
         """Append an event for each moved request, in the order of `contents`, and return them in that order."""
         new = {request_id: content for request_id, content in contents.items() if request_id in moved}
-        if new:
-            await EventRepository(self._conn).append_many(event_type, new)
+        await EventRepository(self._conn).append_many(event_type, new)
         return list(new)

@@ -46,7 +46,7 @@ class TombstoneRepository:
         if not used:
             return
         keys = [{"number": number, "fingerprint": fingerprints[number]} for number in sorted(used)]
-        await self._conn.execute(insert(TombstoneKeyRow).values(keys).on_conflict_do_nothing())
+        registered = insert(TombstoneKeyRow).values(keys).on_conflict_do_nothing().cte("registered")
         rows = unnested(
             "added",
             hash=(LargeBinary(), [tombstone.hash for tombstone in tombstones]),
@@ -68,7 +68,7 @@ class TombstoneRepository:
             set_=anew,
             where=or_(TombstoneRow.rejoined_by.is_not(None), TombstoneRow.hash.in_(joining)),
         )
-        await self._conn.execute(valid_again)
+        await self._conn.execute(valid_again.add_cte(registered))
 
     async def lift(self, model: str, hashes: Mapping[UUID, Sequence[bytes]]) -> None:
         """Make the tombstones with these hashes void, because of the request by which their targets join again."""

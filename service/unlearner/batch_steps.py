@@ -163,10 +163,10 @@ class BatchPreparation:
     def _batch(self, changes: Sequence[Change], prepared: Prepared, joins: JoiningBatch) -> Batch:
         projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
-        # No preconditioner exists, and none will be built before the next batch.
-        no_preconditioner = (
-            self._writer.resident.preconditioner is None
-            and self._writer.resident.preconditioner_cache.why_none is not None
+        # Whether a preconditioner exists or will be built before the next batch. The last is looked up in files.
+        factored = not unrepaired and (
+            self._writer.resident.preconditioner is not None
+            or self._writer.resident.preconditioner_cache.why_none is None
         )
         nodes, edges, features, labels = joins.counts
         details = BatchDetails(
@@ -177,7 +177,7 @@ class BatchPreparation:
             lost_direction_norm_after=projection.lost_direction_norm_after,
             factor_method=projection.factor_method.value,
             distance_bound_start_relative=None if at_start is None else at_start.relative,
-            factor_age_s=None if unrepaired or no_preconditioner else self._context.placement.factor_age_s,
+            factor_age_s=self._context.placement.factor_age_s if factored else None,
             nodes_joined=nodes,
             edges_joined=edges,
             features_joined=features,

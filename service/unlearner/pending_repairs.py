@@ -126,7 +126,12 @@ class PendingRepairs:
         for batch in {end.batch.id: end.batch for end in ended}.values():
             ended_by = {"repair": batch.repair.value, "repair_version": batch.repair_version}
             await self._conn.execute(update(VersionRow).where(VersionRow.id == batch.id).values(ended_by))
-        for has_converged, event in ((True, EventType.REPAIRED), (False, EventType.NOT_REPAIRED)):
-            of_them = [end for end in ended if (end.batch.repair is RepairStatus.CONVERGED) is has_converged]
-            await EventRepository(self._conn).append_many(event, {end.request_id: end.content for end in of_them})
+        converged = [end for end in ended if end.batch.repair is RepairStatus.CONVERGED]
+        others = [end for end in ended if end.batch.repair is not RepairStatus.CONVERGED]
+        await EventRepository(self._conn).append(
+            [
+                *((EventType.REPAIRED, end.request_id, end.content) for end in converged),
+                *((EventType.NOT_REPAIRED, end.request_id, end.content) for end in others),
+            ]
+        )
         return [end.request_id for end in ended]

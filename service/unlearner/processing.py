@@ -80,9 +80,9 @@ class Processor:
 
         Requests that the device cannot compute stay queued. Raises Unavailable for them once the others are done.
         """
-        batch = await self._take(batch)
+        batch, obstacles = await self._take(batch)
         claimed, unreadable = self._open(batch)
-        claimed, undecided = await self._pass_holds(claimed)
+        claimed, undecided = await self._pass_holds(claimed, obstacles)
         committed = self._writer.resident.committed
         # All in one call, with no more names than the batch has.
         names = list({end for each in claimed for target in each.named for end in ends_of(target)})
@@ -138,22 +138,26 @@ class Processor:
             unfit |= {request.id: _NEVER for request in withdrawn}
         return unfit
 
-    async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
-        """Return the requests of `batch` that were not cancelled; from now on they cannot be.
+    async def _take(
+        self, batch: Sequence[QueuedRequest]
+    ) -> tuple[list[QueuedRequest], list[tuple[QueuedRequest, UUID]]]:
+        """Return the requests of `batch` that were not cancelled, and then `Holds.obstacles`.
 
-        All at the same moment, so that the end of cancellation does not reveal whether there was anything to delete.
+        The former cannot be cancelled from now on. All at the same moment, so that the end of cancellation does not
+        reveal whether there was anything to delete. A request that is held from now on comes too late to stop them.
         """
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             taken = await RequestMoves(connection).take([request.id for request in batch])
-        return [request for request in batch if request.id in taken]
+            obstacles = await Holds(connection).obstacles(self._context.model)
+        return [request for request in batch if request.id in taken], obstacles
 
-    async def _pass_holds(self, claimed: list[DecryptedRequest]) -> tuple[list[DecryptedRequest], frozenset[UUID]]:
+    async def _pass_holds(
+        self, claimed: list[DecryptedRequest], found: Sequence[tuple[QueuedRequest, UUID]]
+    ) -> tuple[list[DecryptedRequest], frozenset[UUID]]:
         """Let the requests behind a hold wait; return the others, and those to process again as their hold just ended.
 
-        All of `claimed` are taken: a request that is held from now on comes too late to stop them.
+        All of `claimed` are taken; `found` are the obstacles since then.
         """
-        async with transaction(self._context.engine) as connection:
-            found = await Holds(connection).obstacles(self._context.model)
         opened = [(request, decrypt_targets(request, self._context.request_keys), held) for request, held in found]
         # Without its key, nobody knows any more what a request names.
         obstacles = [Waiting(request, targets, held) for request, targets, held in opened if targets is not None]
