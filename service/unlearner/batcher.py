@@ -42,7 +42,7 @@ class QueuedWork:
     request_id: UUID
     #: Number of nodes (or edges) in the request.
     nodes: int
-    #: Claim time, in seconds of the clock passed to `decide`.
+    #: When it was received, in seconds of the clock passed to `decide`.
     arrived_at: float
 
 
@@ -119,8 +119,6 @@ class Claims:
         #: The outage that prevents claims, if any.
         self.outage = Outage("stream")
         self._held: list[_Held] = []
-        #: `time.monotonic()` at the end of a batch; None once something was claimed after it.
-        self._ended_at: float | None = None
         #: Whether some delivered entries may have no holder.
         self._reclaim_due = True
         self._log = structlog.get_logger(__name__)
@@ -132,7 +130,7 @@ class Claims:
 
     def start_again(self) -> None:
         """Start a session: forget all claims, so that earlier ones are reclaimed and checked again."""
-        self._held, self._reclaim_due, self._ended_at = [], True, None
+        self._held, self._reclaim_due = [], True
 
     def decide(self) -> Take | Wait:
         """Decide whether a batch is due, and its number of requests."""
@@ -150,7 +148,7 @@ class Claims:
 
     async def done(self, count: int, deferred: Collection[UUID]) -> None:
         """Acknowledge the first `count` requests, except `deferred`, which wait for the next batch."""
-        batch, self._ended_at = self._held[:count], time.monotonic()
+        batch = self._held[:count]
         self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
         done = [each.entry for each in batch if each.request.id not in deferred]
         await self._acknowledge([entry for entry in done if entry is not None])
@@ -160,7 +158,7 @@ class Claims:
 
         Keeps entries whose requests are still queued. All others are duplicates and leave the stream. Also takes
         earlier requests that were not delivered yet: several relays, and losses of the stream, deliver in any order,
-        and no request may overtake another. A request received during a batch has waited since its receipt.
+        and no request may overtake another. A request has waited since its receipt.
         """
         in_hand = {each.entry.entry_id for each in self._held if each.entry is not None}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
@@ -174,19 +172,16 @@ class Claims:
             if queued:
                 there = known | {request.id for request in queued}
                 queued = [*await requests.queued_before(self._model, queued[-1], without=there), *queued]
-            at = None if self._ended_at is None else await clock.now(connection)
+            at = await clock.now(connection)
         lacking = {each.request.id for each in self._held if each.entry is None}
         wanted = lacking | {request.id for request in queued}
         first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in wanted}
         await self._acknowledge([entry for entry in entries if first.get(entry.request_id) is not entry])
-        now, ended_at, self._ended_at = time.monotonic(), self._ended_at, None
+        now = time.monotonic()
         held = [replace(each, entry=each.entry or first.get(each.request.id)) for each in self._held]
         for request in queued:
-            arrived_at = now
-            if at is not None and ended_at is not None:
-                received_at = now - (at - request.received_at).total_seconds()
-                arrived_at = received_at if received_at < ended_at else now
-            held.append(_Held(request, first.get(request.id), arrived_at))
+            waited_s = (at - request.received_at).total_seconds()
+            held.append(_Held(request, first.get(request.id), now - waited_s))
         self._held = sorted(held, key=lambda each: (each.request.received_at, each.request.id))
 
     async def _claim(self, seconds: float, stop: asyncio.Event) -> list[Entry]:
@@ -201,6 +196,9 @@ class Claims:
             # At least 1 ms: 0 would not wait at all, and spin.
             block_ms = max(1, round(seconds * 1000))
             entries.extend(await self._stream.claim(self._consumer, count=_PAGE, block_ms=block_ms))
+            if entries:
+                # The first entry of several wakes this read before the others are there.
+                entries.extend(await self._stream.claim(self._consumer, count=_PAGE, block_ms=0))
 
         try:
             if self._reclaim_due:
