@@ -20,6 +20,9 @@ def set_threads(environment: MutableMapping[str, str]) -> None:
         environment["OMP_NUM_THREADS"] = str(cores())
     if not environment.get("OMP_WAIT_POLICY"):
         environment["OMP_WAIT_POLICY"] = "passive"
+    if not environment.get("OPENBLAS_THREAD_TIMEOUT"):
+        # A thread of numpy's waits busily for 2^26 ticks after each product, beside the processes that have work.
+        environment["OPENBLAS_THREAD_TIMEOUT"] = "4"
 
 
 def cores() -> int:
