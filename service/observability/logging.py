@@ -24,7 +24,7 @@ from service.errors import (
     StateMismatch,
     Unavailable,
 )
-from service.observability.tracing import trace_id
+from service.observability.tracing import trace_id, with_ids
 
 LogFormat = Literal["console", "json"]
 
@@ -54,6 +54,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        with_ids,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.stdlib.PositionalArgumentsFormatter(),

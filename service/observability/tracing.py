@@ -8,11 +8,11 @@ imported.
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from structlog.contextvars import bound_contextvars
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from service import failure_points
 from service.errors import ConfigurationError
@@ -32,6 +32,18 @@ _LAST_EXPORT_S = 3.0
 
 #: The tracer of this process; None without traces.
 _tracer: "Tracer | None" = None
+
+
+class _Here(NamedTuple):
+    """A span under way."""
+
+    span: "Span"
+    #: In W3C's format.
+    traceparent: str
+
+
+#: The span that the current task works in. Our own: OpenTelemetry's context costs as much as a span.
+_here: ContextVar[_Here | None] = ContextVar("span", default=None)
 
 
 class Attributes(Protocol):
@@ -118,41 +130,43 @@ def _provider(process: str) -> "TracerProvider":
     return provider
 
 
-@contextmanager
-def request(name: str, traceparents: Sequence[str]) -> Iterator[Attributes]:
+def request(
+    name: str, traceparents: Sequence[str], attributes: Mapping[str, str]
+) -> AbstractContextManager[Attributes]:
     """Trace the answer to a request; `traceparents` are the values of its header of that name.
 
-    The trace continues the caller's, if there is one value and it is valid.
+    The trace continues the caller's, if there is one value and it is valid. No attribute may carry an id of a node.
     """
-    parent = traceparents[0] if len(traceparents) == 1 else None
-    with _span(name, "SERVER", parent) as span:
-        yield _NoSpan() if span is None else span
+    if _tracer is None:
+        return nullcontext(_NoSpan())
+    return _Span(name, "SERVER", traceparents[0] if len(traceparents) == 1 else None, attributes=attributes)
 
 
 def note(key: str, value: str) -> None:
     """Add an attribute to the current span; it must not carry an id of a node."""
-    if _tracer is not None:
-        from opentelemetry.trace import get_current_span
-
-        get_current_span().set_attribute(key, value)
+    here = _here.get()
+    if here is not None:
+        here.span.set_attribute(key, value)
 
 
 def traceparent() -> str | None:
     """Return the current span in W3C's format; None without one."""
-    if _tracer is None:
-        return None
-    from opentelemetry.trace import get_current_span
-
-    own = get_current_span().get_span_context()
-    if not own.is_valid:
-        return None
-    return f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags & 0xFF:02x}"
+    here = _here.get()
+    return None if here is None else here.traceparent
 
 
 def trace_id() -> str | None:
     """Return the id of the current trace, 32 hexadecimal digits; None without one."""
-    current = traceparent()
-    return None if current is None else current[3:35]
+    here = _here.get()
+    return None if here is None else here.traceparent[3:35]
+
+
+def with_ids(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the ids of the current span to a line of the log; a processor of structlog."""
+    here = _here.get()
+    if here is not None:
+        event["trace_id"], event["span_id"] = here.traceparent[3:35], here.traceparent[36:52]
+    return event
 
 
 T = TypeVar("T")
@@ -171,13 +185,13 @@ async def stepped(name: str, work: Awaitable[T], requests: Sequence[str] = ()) -
     parent = next((one for one in requests if _is_sampled(one)), next(iter(requests), None))
     links = [link for one in requests if (link := _link(one)) is not None]
     since = time.time_ns()
-    with _span(name, "CONSUMER" if requests else "INTERNAL", parent, links) as span:
-        token = failure_points.observer.set(_steps())
+    with _Span(name, "CONSUMER" if requests else "INTERNAL", parent, links) as span:
+        token = failure_points.observer.set(_steps(span))
         try:
             return await work
         finally:
             failure_points.observer.reset(token)
-            here = [] if span is None else [Link(span.get_span_context())]
+            here = [Link(span.get_span_context())]
             _passed(f"{name} of several", (one for one in requests if one != parent), since, here)
 
 
@@ -196,11 +210,11 @@ def _passed(name: str, requests: "Iterator[str]", since: int, links: "Sequence[L
         _tracer.start_span(name, context, SpanKind.CONSUMER, links=links, start_time=since).end()
 
 
-def _steps() -> Callable[[FailurePoint], None]:
-    """Return a function that ends the span of a step at each point, from the point before."""
-    from opentelemetry.context import get_current
+def _steps(parent: "Span") -> Callable[[FailurePoint], None]:
+    """Return a function that ends the span of a step of `parent` at each point, from the point before."""
+    from opentelemetry.trace import set_span_in_context
 
-    context, since = get_current(), time.time_ns()
+    context, since = set_span_in_context(parent), time.time_ns()
 
     def reached(point: FailurePoint) -> None:
         nonlocal since
@@ -212,27 +226,41 @@ def _steps() -> Callable[[FailurePoint], None]:
     return reached
 
 
-@contextmanager
-def _span(
-    name: str, kind: str = "INTERNAL", parent: str | None = None, links: "Sequence[Link]" = ()
-) -> "Iterator[Span | None]":
-    """Open a span as the current one. Lines logged inside it carry its ids; an error leaves its type."""
-    if _tracer is None:
-        yield None
-        return
-    from opentelemetry.trace import SpanKind, StatusCode, use_span
+class _Span:
+    """Opens a span as the current one while this process traces. An error leaves its type in it, not its message."""
 
-    span = _tracer.start_span(name, None if parent is None else _context(parent), SpanKind[kind], links=links)
-    own = span.get_span_context()
-    ids = {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
-    # Not as an event of the span, which would have the message of the error.
-    with use_span(span, True, record_exception=False, set_status_on_exception=False), bound_contextvars(**ids):
-        try:
-            yield span
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(StatusCode.ERROR)
-            raise
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        parent: str | None = None,
+        links: "Sequence[Link]" = (),
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        from opentelemetry.trace import SpanKind
+
+        assert _tracer is not None
+        context = None if parent is None else _context(parent)
+        self._span = _tracer.start_span(name, context, SpanKind[kind], attributes, links)
+        self._token: Token[_Here | None] | None = None
+
+    def __enter__(self) -> "Span":
+        own = self._span.get_span_context()
+        written = f"00-{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags & 0xFF:02x}"
+        self._token = _here.set(_Here(self._span, written))
+        return self._span
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._token is not None
+        _here.reset(self._token)
+        if kind is not None:
+            from opentelemetry.trace import StatusCode
+
+            self._span.set_attribute("error.type", kind.__qualname__)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
 
 
 def _context(parent: str) -> "Context | None":

@@ -138,9 +138,8 @@ class TracedRequests:
             await self._app(scope, receive, send)
             return
         parents = [value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"]
-        with tracing.request(f"POST {scope['path']}", parents) as span:
-            span.set_attribute("http.request.method", "POST")
-            span.set_attribute("http.route", scope["path"])
+        attributes = {"http.request.method": "POST", "http.route": scope["path"]}
+        with tracing.request(f"POST {scope['path']}", parents, attributes) as span:
 
             async def send_noted(message: Message) -> None:
                 if message["type"] == "http.response.start":

@@ -169,7 +169,7 @@ def test_the_standard_variables_decide(
 ) -> None:
     for name, value in (variables | {"OTEL_EXPORTER_OTLP_HEADERS": "x-token=abc"}).items():
         monkeypatch.setenv(name, value)
-    with traced(os.environ, "api-0"), tracing.request("POST /deletions", []):
+    with traced(os.environ, "api-0"), tracing.request("POST /deletions", [], {}):
         pass
     assert {span.attributes["service.name"] for span in collector.spans} == services
     if services:
@@ -203,6 +203,6 @@ def test_a_collector_that_does_not_answer_delays_no_end(monkeypatch: pytest.Monk
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(tracing, "_LAST_EXPORT_S", 0.01)
-        with traced(os.environ, "api-0"), tracing.request("POST /deletions", [CALLER]):
+        with traced(os.environ, "api-0"), tracing.request("POST /deletions", [CALLER], {}):
             assert tracing.trace_id() == CALLER.split("-")[1]
         assert any(thread.name == "last export" for thread in threading.enumerate())
