@@ -1,10 +1,15 @@
 """A collector of traces on loopback: it decodes what OTLP over HTTP brings, and keeps the spans."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -81,6 +86,51 @@ def collecting() -> Iterator[Collector]:
         serving.join()
 
 
+@contextmanager
+def collecting_beside() -> Iterator[int]:
+    """Run a collector with the lowest priority in a process of its own; yield its port.
+
+    It decodes nothing until a GET asks for the number of spans of a name, which is the path.
+    """
+    command = [sys.executable, "-m", "benchmarks.performance.service.collector"]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _keep() -> None:
+    """Collect until terminated."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(b"")
+
+        def do_GET(self) -> None:
+            exports = map(ExportTraceServiceRequest.FromString, bodies)
+            name = unquote(self.path[1:])
+            self._answer(str(sum(span.name == name for export in exports for span in _spans(export))).encode())
+
+        def _answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    os.nice(19)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
 def _spans(export: ExportTraceServiceRequest) -> Iterator[Exported]:
     for part in export.resource_spans:
         resource = {one.key: one.value.string_value for one in part.resource.attributes}
@@ -104,3 +154,7 @@ def _spans(export: ExportTraceServiceRequest) -> Iterator[Exported]:
 def _value(value: object) -> str:
     kind = value.WhichOneof("value")  # type: ignore[attr-defined]  # protobuf's generated class
     return str(getattr(value, kind))
+
+
+if __name__ == "__main__":
+    _keep()

@@ -4,22 +4,27 @@ python -m benchmarks.performance.service.traces record    writes benchmarks/resu
 python -m benchmarks.performance.service.traces cost      prints the cost
 
 Two Lethes differ only in traces. Each gets the same requests in turn, one at a time, over one connection, and no batch
-runs meanwhile. The figures are ratios of the two: of the medians of latency, and of the processor time of the answering
-process, its exports included. The collector runs in this process.
+runs meanwhile. Two ratios compare them: the medians of latency; and the processor time of the answering process, all of
+its threads and exports included, as the kernel counts it in nanoseconds. The collector is another process with the
+lowest priority, since its work is no part of a POST; it keeps what it receives and counts it in the end. The intervals
+(95 %) come from leaving out one round at a time (jackknife).
 """
 
 import argparse
 import json
+import math
+import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import httpx2
 
-from benchmarks.performance.service.collector import Collector, collecting
+from benchmarks.performance.service.collector import collecting, collecting_beside
 from benchmarks.performance.service.lethe_process import HEADERS, LetheProcess
 
 EXPORT = Path(__file__).parents[2] / "results" / "trace.json"
@@ -57,21 +62,31 @@ def record() -> None:
 
 
 def cost(rounds: int, posts: int) -> None:
-    """Print the ratios of each round, and their medians."""
+    """Print both sides' figures, their ratios and intervals."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        collector = stack.enter_context(collecting())
-        sides = [_side(stack, folder / name, more) for name, more in (("off", {}), ("on", collector.environment))]
-        found: dict[str, list[float]] = {"latency": [], "processor": []}
+        port = stack.enter_context(collecting_beside())
+        on = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        sides = [_side(stack, folder / name, more) for name, more in (("off", {}), ("on", on))]
         nodes = iter(range(_NODES))
-        for number in range(-1, rounds):
-            round_ = _round(sides, [str(next(nodes)) for _ in range(posts)])
-            print(number, round_, flush=True)
-            for name, ratio in round_.items() if number >= 0 else ():
-                found[name].append(ratio)
-        _require(collector, rounds * posts)
-    for name, ratios in found.items():
-        print(f"{name}: median {statistics.median(ratios):.4f}, from {min(ratios):.4f} to {max(ratios):.4f}")
+        # The first round warms up.
+        found = [_round(sides, [str(next(nodes)) for _ in range(posts)]) for _ in range(1 + rounds)][1:]
+        before = [_processor_s(lethe) for lethe, _ in sides]
+        _require(port, (1 + rounds) * posts)
+        rest = [_processor_s(lethe) - earlier for (lethe, _), earlier in zip(sides, before, strict=True)]
+        found[-1] = replace(found[-1], processor_s=[a + b for a, b in zip(found[-1].processor_s, rest, strict=True)])
+    print(f"{rounds} rounds of {posts} POSTs on each side; load {os.getloadavg()[0]:.1f}")
+    for name, of in (("processor ms", _processor_ms), ("latency ms", _latency_ms)):
+        off, traced = of(found)
+        print(f"{name}: {off:.3f} without traces, {traced:.3f} with, ratio {_with_interval(found, of)}")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Seconds of a round: the processor's of each side, and those of each of its POSTs."""
+
+    processor_s: list[float]
+    latencies_s: list[list[float]]
 
 
 def _side(stack: ExitStack, home: Path, more: dict[str, str]) -> tuple[LetheProcess, httpx2.Client]:
@@ -80,41 +95,60 @@ def _side(stack: ExitStack, home: Path, more: dict[str, str]) -> tuple[LetheProc
     return lethe, stack.enter_context(httpx2.Client(base_url=lethe.url, headers=HEADERS, timeout=60.0))
 
 
-def _round(sides: list[tuple[LetheProcess, httpx2.Client]], nodes: list[str]) -> dict[str, float]:
+def _round(sides: list[tuple[LetheProcess, httpx2.Client]], nodes: list[str]) -> _Round:
     seconds: list[list[float]] = [[], []]
-    before = [_processor(lethe) for lethe, _ in sides]
+    before = [_processor_s(lethe) for lethe, _ in sides]
     for number, node in enumerate(nodes):
         for side in (0, 1) if number % 2 else (1, 0):
             started = time.perf_counter()
             answer = sides[side][1].post("/deletions", json={"kind": "node", "nodes": [node]})
             seconds[side].append(time.perf_counter() - started)
             assert answer.status_code == 202, answer.text
-    spent = [_processor(lethe) - earlier for (lethe, _), earlier in zip(sides, before, strict=True)]
-    off, on = map(statistics.median, seconds)
-    per_post = [1e6 * one / len(nodes) for one in spent]
-    print(f"ms {1e3 * off:.3f} {1e3 * on:.3f}, processor us {per_post[0]:.0f} {per_post[1]:.0f}", flush=True)
-    return {"latency": on / off, "processor": spent[1] / spent[0]}
+    return _Round([_processor_s(lethe) - earlier for (lethe, _), earlier in zip(sides, before, strict=True)], seconds)
 
 
-def _processor(lethe: LetheProcess) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in lethe.answering)
+def _processor_s(lethe: LetheProcess) -> float:
+    """Return the processor seconds of all threads of the answering processes so far."""
+    threads = [one for process in lethe.answering for one in Path(f"/proc/{process.pid}/task").glob("*/schedstat")]
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
-def _require(collector: Collector, calls: int) -> None:
+def _processor_ms(rounds: Sequence[_Round]) -> list[float]:
+    """Return the milliseconds per POST, without and with traces."""
+    posts = sum(len(one.latencies_s[0]) for one in rounds)
+    return [1000 * sum(one.processor_s[side] for one in rounds) / posts for side in (0, 1)]
+
+
+def _latency_ms(rounds: Sequence[_Round]) -> list[float]:
+    """Return the medians in milliseconds, without and with traces."""
+    return [1000 * statistics.median(second for one in rounds for second in one.latencies_s[side]) for side in (0, 1)]
+
+
+def _with_interval(rounds: list[_Round], of: Callable[[Sequence[_Round]], list[float]]) -> str:
+    def ratio(some: Sequence[_Round]) -> float:
+        off, on = of(some)
+        return on / off
+
+    left_out = [ratio(rounds[:number] + rounds[number + 1 :]) for number in range(len(rounds))]
+    half = 1.96 * math.sqrt((len(rounds) - 1) * statistics.pvariance(left_out))
+    return f"{ratio(rounds):.4f} (95 %: {ratio(rounds) - half:.4f} to {ratio(rounds) + half:.4f})"
+
+
+def _require(port: int, calls: int) -> None:
     """Require that the calls were exported: otherwise nothing was measured."""
     until = time.monotonic() + _PATIENCE_S
-    while len(collector.named("POST /deletions")) < calls:
+    while int(httpx2.get(f"http://127.0.0.1:{port}/POST%20%2Fdeletions", timeout=_PATIENCE_S).text) < calls:
         if time.monotonic() > until:
             raise SystemExit("The traces did not arrive.")
-        time.sleep(0.5)
+        time.sleep(1.0)
 
 
 def main() -> None:
     """Run one of the two."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "cost"))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--posts", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--posts", type=int, default=200)
     options = parser.parse_args()
     if options.what == "record":
         record()
