@@ -46,6 +46,7 @@ TELL = """
 import json, os, sys
 print(json.dumps({"arguments": sys.argv[1:], "cwd": os.getcwd(), "file": __file__,
                   "threads": os.environ["OMP_NUM_THREADS"], "wait": os.environ["OMP_WAIT_POLICY"],
+                  "timeout": os.environ["OPENBLAS_THREAD_TIMEOUT"],
                   "data": os.environ.get("LETHE_DATA_DIR")}))
 """
 
@@ -332,7 +333,7 @@ def test_without_a_fitting_python_it_says_what_to_install(stub: str | None, clon
 def test_numerical_threads_are_bounded_and_may_be_chosen(clone: Clone) -> None:
     told = clone.told("serve")
     assert 1 <= int(str(told["threads"])) <= min(8, os.cpu_count() or 1)
-    assert told["wait"] == "passive"
+    assert (told["wait"], told["timeout"]) == ("passive", "4")
 
     clone.environment |= {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}
     told = clone.told("serve")
