@@ -6,7 +6,7 @@ python -m benchmarks.performance.service.traces cost      prints the cost
 Two Lethes differ only in traces. Each gets the same requests in turn, one at a time, over one connection, and no batch
 runs meanwhile. Two ratios compare them: the medians of latency; and the processor time of the answering process, all of
 its threads and exports included, as the kernel counts it in nanoseconds. The collector is another process with the
-lowest priority, since its work is no part of a POST; it keeps what it receives and counts it in the end. The intervals
+lowest priority, because a POST does not include its work; it counts what it received in the end. The intervals
 (95 %) come from leaving out one round at a time (jackknife).
 """
 
