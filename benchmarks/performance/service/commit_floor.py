@@ -17,7 +17,10 @@ _COMMITS = (("requests", "outbox"), ("request_audits", "tombstones"), ("events",
 #: The rows of each as first written, with the request that owns them.
 _SOURCES = {
     "requests": "SELECT *, id AS owner FROM requests",
-    "outbox": "SELECT id AS request_id, model, received_at AS created_at, id AS owner FROM requests",
+    "outbox": (
+        "SELECT id AS request_id, model, received_at AS created_at, NULL::text AS traceparent, id AS owner"
+        " FROM requests"
+    ),
     "request_audits": "SELECT *, request_id AS owner FROM request_audits",
     "tombstones": "SELECT *, request_id AS owner FROM tombstones",
     "events": "SELECT *, request_id AS owner FROM events WHERE type = 'applied'",
