@@ -59,7 +59,7 @@ _OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_
 _ENDING_S = 5.0
 #: Maximum wait for just killed processes of an earlier start (seconds).
 _ORPHANS_S = 5.0
-#: Time for a successor to become ready; then it leaves the running Lethe as it is, and ends (seconds).
+#: Time for a successor to become ready (seconds). After that it ends, and the running Lethe continues.
 _TAKEOVER_S = 600.0
 #: Maximum time for connections to end by themselves after a successor has taken over (seconds).
 _DRAIN_S = 60.0
@@ -144,7 +144,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None, *, rep
         if has_given_up:
             raise Unavailable(
                 f"This Lethe was not ready within {_TAKEOVER_S:.0f} s. The running one continues.",
-                "Its log and `./lethe doctor` say what is missing. Correct that, and start this one again.",
+                "The log and `./lethe doctor` say what is missing. Correct that, then start it again.",
             )
         if role is None and is_last():
             # After an orderly end no publication stays in memory.

@@ -65,23 +65,23 @@ class Supervisor:
         self._on_look = on_look
         self._tell_at: float | None = None
         self._announced = False
-        self._stopping = self._draining = False
+        self._stopped = self._retired = False
 
     def stop(self) -> None:
-        """Stop everything in order, and end draining; for a signal handler."""
-        self._stopping, self._draining = True, False
+        """Stop everything in order, without draining or no longer draining; for a signal handler."""
+        self._stopped = True
 
     def retire(self) -> None:
-        """Stop as in `stop`, after draining: another Lethe answers from now on."""
-        self._stopping = self._draining = True
+        """Drain, then stop as in `stop`: another Lethe answers from now on. Has no effect after `stop`."""
+        self._retired = True
 
     def is_ready(self, stage: int) -> bool:
         """Return whether all children of a stage are ready."""
         return all(process.ready for process in self._stages[stage][1])
 
     def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopping
+        """Whether `stop` or `retire` was called."""
+        return self._stopped or self._retired
 
     def run(self) -> None:
         """Start all children and keep them running until `stop`; only in the main thread.
@@ -95,30 +95,30 @@ class Supervisor:
                 for process in reversed(self._processes):
                     process.start()
                 self._report_pids()
-                while not self._stopping:
+                while not self.is_stopping():
                     _wait(wakeup, self._processes, self._next_due())
                     self._look_after()
             finally:
                 # Stage by stage: SIGTERM, the stage's time, SIGKILL.
                 for stage, processes in self._stages:
-                    if self._draining and stage.drain_s:
-                        _signal(wakeup, processes, DRAIN, stage.drain_s, lambda: self._draining)
+                    if self._retired and not self._stopped and stage.drain_s:
+                        _signal(wakeup, processes, DRAIN, stage.drain_s, lambda: not self._stopped)
                     _end(wakeup, processes, stage.grace_s)
 
     def _look_after(self) -> None:
-        if self._on_look is not None and not self._stopping:
+        if self._on_look is not None and not self.is_stopping():
             self._on_look()
         for process in self._processes:
             process.listen()
             status = process.ended()
-            if status is None or self._stopping:
+            if status is None or self.is_stopping():
                 continue
             if status > 0 and status != MAY_PASS and not process.has_been_ready:
                 raise SystemExit(status)
             delay = process.schedule_restart()
             _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _ended(status), delay)
         due = [process for process in self._processes if _is_due(process.restart_at)]
-        if (due or _is_due(self._tell_at)) and not self._stopping:
+        if (due or _is_due(self._tell_at)) and not self.is_stopping():
             for process in due:
                 self._start_again(process)
             self._report_pids()
@@ -189,7 +189,10 @@ def _signal(
     seconds: float,
     may_wait: Callable[[], bool] = lambda: True,
 ) -> list[ChildProcess]:
-    """Send a signal to `processes`, and return those that have not ended within `seconds`, or while it `may_wait`."""
+    """Send a signal to `processes`, and return those that are still running after `seconds`.
+
+    Returns sooner once `may_wait` returns False.
+    """
     deadline = time.monotonic() + seconds
     for process in processes:
         process.signal(number)

@@ -234,6 +234,17 @@ def test_a_signal_to_stop_ends_draining(supervise: Callable[..., Supervised]) ->
     assert sorted(lines) == ["api-0 got SIGTERM", "api-1 got SIGTERM", "unlearner got SIGTERM"]
 
 
+def test_a_takeover_does_not_delay_a_stop_that_came_first(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise(*SERVING, drain=PATIENCE_S)
+    supervised.until("all are ready")
+    # Python handles pending signals in the order of their numbers.
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT):
+        supervised.process.send_signal(number)
+    status, lines = supervised.end()
+    assert status == 0
+    assert sorted(lines) == ["api-0 got SIGTERM", "api-1 got SIGTERM", "unlearner got SIGTERM"]
+
+
 def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:
     supervised = supervise((0.1, {"api-0": "serve"}))
     supervised.until("all are ready")
