@@ -93,8 +93,8 @@ class Inputs:
         requires it.
         """
         classes, width = weights[0].shape[1] // self.features.operators.blocks, self.width
-        # Workers that multiply together take as many sweeps.
-        most = classes if self.share is None else self.share.most(classes)
+        # Workers that multiply together need the same number of sweeps.
+        most = classes if self.share is None else self.share.widest(classes, weights[0].device)
         if most <= width:
             return self._logits(weights)
         out = weights[0].new_empty((self.features.rows.nodes, classes))

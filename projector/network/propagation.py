@@ -169,12 +169,12 @@ class Propagator:
     def divided(self, workers: Workers) -> "Propagator":
         """Return P with its rows divided among `workers`, if it is large. Each worker has this P.
 
-        From then on all of them multiply together, those without columns too.
+        From then on all of them multiply together, including those without columns.
         """
         if workers.count == 1 or self.entries < LEAST_ENTRIES:
             return self
         adjacency = self.edges.adjacency
-        share = RowShare.of(_starts_with_loops(adjacency, self._rows), workers)
+        share = RowShare.of(_starts_with_loops(adjacency, slice(0, self.nodes)), workers)
         return Propagator(
             self.kind, self.self_loops, adjacency, _with_loops(adjacency, self.device, share.rows(self.nodes)),
             self.live, self.neighbours, (self._left, self._right), self._count, self._outside, share,

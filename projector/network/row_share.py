@@ -37,14 +37,14 @@ class RowShare:
         """Return this worker's rows, out of `nodes`."""
         return self.division(nodes).part(self.workers.rank)
 
-    def most(self, width: int) -> int:
-        """Return the largest of all workers' `width`."""
-        return max(self._widths(width, torch.device("cpu")).counts)
+    def widest(self, width: int, device: torch.device) -> int:
+        """Return the largest of all workers' `width`. `device` is that of the products."""
+        return max(self._widths(width, device).counts)
 
     def product(self, P: Tensor, Y: Tensor) -> Tensor:
         """Return P Y, (n, c), for this worker's columns Y (n, c), from all workers' rows P (n_own, n).
 
-        All workers call it together, those without columns too. They send theirs around one after another.
+        All workers call this together, including those without columns. One after another, they send theirs to all.
         """
         workers, widths = self.workers, self._widths(Y.shape[1], Y.device)
         own = Y.new_empty((P.shape[0], widths.length))
