@@ -90,9 +90,9 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
 
 
 def serving_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
-    """Return a resident model's peak on `device`: a batch makes the larger graph and the factors beside those in use.
+    """Return a resident model's peak on `device`: a batch makes new factors and a larger graph beside those in use.
 
-    Repairs use Newton's method, whatever trained the model.
+    Repairs use Newton's method, regardless of the solver that trained the model.
     """
     p = sizes.rows_of_weights(spec)
     return (
@@ -105,7 +105,7 @@ def serving_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "c
 
 
 def joining_need(sizes: Sizes) -> Need:
-    """Return what an addition needs more than a deletion: the larger graph, with its features."""
+    """Return what an addition needs beyond a deletion: the larger graph with its features."""
     # CSR: X and its transpose again; dense: one more copy.
     features = _csr_bytes(sizes) if sizes.sparse else sizes.stored_values * sizes.value_bytes
     graph = _entries(sizes, _JOINING_ENTRY_BYTES, columns=2) + _JOINING_NODE_BYTES * sizes.nodes

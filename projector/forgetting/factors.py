@@ -1,8 +1,8 @@
-"""The forms in which M and M+ are kept for sparse features, so that a deletion reads and writes no d x d matrix.
+"""M and M+ for wide sparse features, in forms that spare a deletion from writing d x d matrices.
 
-With sparse features a product with M = X^T X through the rows costs less than reading M, so M is not stored. M+ is a
-stored matrix and a few rows still to be added to it. Adding them reads and writes all of it. That is done after the
-batch, and before a deletion is completed, since the stored matrix is a trace of the deleted rows.
+A product with M = X^T X through sparse rows costs less than reading M, so M is not stored. M+ is a stored matrix and a
+few rows that wait to be added to it, which reads and writes all of it. That happens after the batch, but before its
+deletions are completed, because the stored matrix contains traces of the deleted rows.
 [Citeseer, d = 3,703: M and M+ take 110 MB each.]
 """
 
@@ -18,12 +18,12 @@ from projector.graph.features import FeatureMatrix
 _READ_BY_VALUE = 4
 #: Rows with at most this share of values other than zero are multiplied as sparse ones.
 _SPARSE_SHARE = 0.1
-#: Columns multiplied with the features at a time.
-_COLUMNS = 256
+#: Most values of a product with the features (n, c): 32 MiB.
+_VALUES = 1 << 22
 
 
-class OfRows:
-    """M = X^T X over some rows of sparse features, (d, d) float64, by products with the rows; never changed."""
+class RowGram:
+    """M = X^T X over some rows of sparse features, (d, d) float64, multiplied through the rows; immutable."""
 
     def __init__(self, features: FeatureMatrix, rows: NDArray[np.bool_]) -> None:
         """`rows` (n,) masks the rows of X."""
@@ -54,18 +54,18 @@ class OfRows:
     def forms(self, directions: Tensor) -> Tensor:
         """Return f^T M f for each row f of `directions` (k, d), (k,)."""
         rows = torch.from_numpy(self._rows).to(self.device)[:, None]
-        parts = [(self._features.matmul(part.T.contiguous()) * rows) for part in torch.split(directions, _COLUMNS)]
-        return torch.cat([directions[:0, 0], *(part.square_().sum(dim=0) for part in parts)])
+        parts = torch.split(directions, max(1, _VALUES // self._features.nodes))
+        return torch.cat([self._features.matmul(part.T.contiguous()).square_().mul_(rows).sum(dim=0) for part in parts])
 
 
-class Delayed:
-    """M+, (d, d) float64: a stored matrix plus F^T diag(signs) F, F (k, d) the rows still to be added to it.
+class DelayedInverse:
+    """M+, (d, d) float64: a stored matrix plus F^T diag(signs) F for the rows F (k, d) that wait to be added to it.
 
-    The value never changes; `settle` changes only how it is kept. Versions of a model share the stored matrix.
+    The value never changes; `settle` changes only its form. Versions of a model share the stored matrix.
     """
 
     def __init__(self, stored: Tensor, rows: Tensor | None = None, signs: Tensor | None = None) -> None:
-        """Without `rows` (k, d) and their `signs` (k,), 1 or -1, there is nothing to add."""
+        """`rows` (k, d) wait, with their `signs` (k,), 1 or -1; by default none do."""
         self.stored = stored
         self.rows = stored[:0] if rows is None else rows
         self.signs = stored[:0, 0] if signs is None else signs
@@ -94,9 +94,9 @@ class Delayed:
             product.addmm_((left @ self.rows.T.contiguous()).mul_(self.signs), self.rows) if len(self.rows) else product
         )
 
-    def plus(self, rows: Tensor, sign: float) -> "Delayed":
+    def plus(self, rows: Tensor, sign: float) -> "DelayedInverse":
         """Return M+ + `sign` rows^T rows for `rows` (k, d)."""
-        later = Delayed(
+        later = DelayedInverse(
             self.stored, torch.cat([self.rows, rows]), torch.cat([self.signs, rows.new_full((len(rows),), sign)])
         )
         later._size = self._size
@@ -119,8 +119,8 @@ class Delayed:
         return self._size + float(self.rows.square().sum())
 
 
-Matrix = Tensor | OfRows
-PseudoInverse = Tensor | Delayed
+Matrix = Tensor | RowGram
+PseudoInverse = Tensor | DelayedInverse
 
 
 def whole(matrix: Matrix | PseudoInverse) -> Tensor:
@@ -173,5 +173,5 @@ def as_sparse(rows: Tensor) -> Tensor:
 
 
 def goes_through_rows(features: FeatureMatrix) -> bool:
-    """Whether products with M cost less through the rows of `features` than by M itself."""
+    """Return whether products with M cost less through the rows of `features` than with a stored M."""
     return not features.dense and _READ_BY_VALUE * features.values < features.num_features**2

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.factors import (
-    Delayed,
+    DelayedInverse,
     Matrix,
-    OfRows,
     PseudoInverse,
+    RowGram,
     goes_through_rows,
     leverages,
     plus,
@@ -52,7 +52,7 @@ _ROUNDING = 2 * torch.finfo(torch.float64).eps
 _PROBES = 4
 #: Batches of at least this share of d skip the update for a decomposition: about break-even, for d = 129 to 1,433.
 LARGE_BATCH = 0.75
-#: Rows to add to M+ make its products half as long again at this share of d.
+#: Rows that wait to be added to M+, as a share of d: its products then take half as long again.
 _MOST_ROWS = 0.25
 #: Rounds of subtracting supported parts from candidates for lost directions, and the least part that a round keeps. A
 #: lost direction is missed if the deleted rows held less than that of it beside a faint one.
@@ -93,7 +93,7 @@ class Gram:
     #: sigma_max / sigma_min over the directions kept at the last factorisation.
     condition_number: float
     rank_tolerance: float = RANK_TOLERANCE
-    #: tr(M M+), as it follows from every change of both; None to compute it from the matrices.
+    #: tr(M M+), carried over from update to update; None: compute it from the matrices.
     trace: float | None = None
 
     @property
@@ -118,15 +118,15 @@ class Gram:
 
     def compact(self, features: FeatureMatrix, in_span: NDArray[np.bool_]) -> "Gram":
         """Return the same in the form that suits `features`, whose rows `in_span` (n,) are those of M."""
-        if isinstance(self.M, OfRows):
-            return replace(self, M=OfRows(features, in_span))
+        if isinstance(self.M, RowGram):
+            return replace(self, M=RowGram(features, in_span))
         if not goes_through_rows(features) or not isinstance(self.M_pinv, Tensor):
             return self
-        return replace(self, M=OfRows(features, in_span), M_pinv=Delayed(self.M_pinv), trace=_trace(self))
+        return replace(self, M=RowGram(features, in_span), M_pinv=DelayedInverse(self.M_pinv), trace=_trace(self))
 
     def settle(self) -> None:
-        """Bring the stored M+ up to date with all deletions: until then it is a trace of the deleted rows."""
-        if isinstance(self.M_pinv, Delayed):
+        """Add the waiting rows to the stored M+, which contains traces of deleted rows until then."""
+        if isinstance(self.M_pinv, DelayedInverse):
             self.M_pinv.settle()
 
 
@@ -253,8 +253,8 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
         M_pinv = without(plus(gram.M_pinv, scaled, 1.0), left)
     if has_faint(M_pinv, gram.cutoff):
         return None
-    M = OfRows(features, surviving) if isinstance(gram.M, OfRows) else rank_update(gram.M, X_D, -1.0)
-    updated = followed(gram, M, M_pinv, gram.rank - left.shape[1], -float(K.trace()))
+    M = RowGram(features, surviving) if isinstance(gram.M, RowGram) else rank_update(gram.M, X_D, -1.0)
+    updated = carried_over(gram, M, M_pinv, gram.rank - left.shape[1], -float(K.trace()))
     if not accepted(updated):
         return None
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE, sigma)
@@ -262,7 +262,7 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
     """Return the factors of the downdated M; None if rounding in M blurs an eigenvalue near the cutoff."""
-    M = features.gram(surviving) if isinstance(gram.M, OfRows) else torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
+    M = features.gram(surviving) if isinstance(gram.M, RowGram) else torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0)
     spectrum = Spectrum(symmetrise(M), *torch.linalg.eigh(M))
     fresh = settled(spectrum, gram, features, surviving)
     return None if fresh is None else _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
@@ -278,16 +278,16 @@ def settled(spectrum: Spectrum, earlier: Gram, features: FeatureMatrix, in_span:
     return fresh.compact(features, in_span) if accepted(fresh) else None
 
 
-def followed(gram: Gram, M: Matrix, M_pinv: PseudoInverse, rank: int, leverages: float) -> Gram:
-    """Return the factors after rows joined or left, with their trace.
+def carried_over(gram: Gram, M: Matrix, M_pinv: PseudoInverse, rank: int, gained: float) -> Gram:
+    """Return the factors M and M+ after rows X joined or left, with the trace that follows from that of `gram`.
 
-    `leverages` is the sum of the leverages in M+ of the rows that join, or less that of those that leave.
-    A long list of rows to add to M+ is added at once.
+    `gained` is tr(X M+ X^T) with the earlier M+, negative for rows that left. If many rows wait to be added to the new
+    M+, this adds them.
     """
     trace = None
-    if gram.trace is not None and isinstance(M, OfRows) and isinstance(M_pinv, Delayed):
-        old = 0 if not isinstance(gram.M_pinv, Delayed) else len(gram.M_pinv.rows)
-        trace = gram.trace + leverages + float(M.forms(M_pinv.rows[old:]) @ M_pinv.signs[old:])
+    if gram.trace is not None and isinstance(M, RowGram) and isinstance(M_pinv, DelayedInverse):
+        old = 0 if not isinstance(gram.M_pinv, DelayedInverse) else len(gram.M_pinv.rows)
+        trace = gram.trace + gained + float(M.forms(M_pinv.rows[old:]) @ M_pinv.signs[old:])
         if len(M_pinv.rows) > _MOST_ROWS * M_pinv.shape[0]:
             M_pinv.settle()
     return replace(gram, M=M, M_pinv=M_pinv, rank=rank, trace=trace)

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.forgetting.factors import Matrix, OfRows, leverages, plus, whole
+from projector.forgetting.factors import Matrix, RowGram, leverages, plus, whole
 from projector.forgetting.gram import (
     LARGE_BATCH,
     FactorMethod,
     Gram,
     Spectrum,
     accepted,
+    carried_over,
     factorise,
-    followed,
     off_strong,
     outside,
     settled,
@@ -60,7 +60,7 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
     acceptance test. A batch that is large against d goes straight to an eigendecomposition. If M has outgrown the scale
     at import, the scale rises with it.
     """
-    M: Matrix = OfRows(features, in_span) if isinstance(gram.M, OfRows) else rank_update(gram.M, X_A, 1.0)
+    M: Matrix = RowGram(features, in_span) if isinstance(gram.M, RowGram) else rank_update(gram.M, X_A, 1.0)
     if _exceeds(M, _LARGEST_SHARE * gram.sigma_ref_squared):
         gained = int((outside(gram, X_A)[1] > gram.cutoff**0.5).sum())
         raised = factorise(features, in_span, rank_tolerance=gram.rank_tolerance)
@@ -109,7 +109,7 @@ def _updated(gram: Gram, M: Matrix, X_A: Tensor) -> Gram | None:
             R = torch.linalg.qr(Z, mode="r").R
             M_pinv = plus(M_pinv, torch.linalg.solve_triangular(R.T, V.T, upper=False), 1.0)
             rank += Q.shape[1]
-    updated = followed(gram, M, M_pinv, rank, float(K.trace()))
+    updated = carried_over(gram, M, M_pinv, rank, float(K.trace()))
     if has_faint(M_pinv, gram.cutoff) or not accepted(updated):
         return None
     return None if _left_out(updated, X_A) > _FAINT_SHARE * gram.cutoff else updated

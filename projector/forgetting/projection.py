@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from projector.forgetting.factors import Delayed
+from projector.forgetting.factors import DelayedInverse
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
 from projector.forgetting.growth import grow
 from projector.forgetting.symmetric import by_columns
@@ -169,9 +169,9 @@ def channel_norm(W: Tensor, columns: Sequence[int], classes: int) -> float:
 
 
 def _spread(gram: Gram, X_D: Tensor, effective: Tensor, share: Tensor) -> Tensor:
-    """Return M+ `share` for `share` = X_D^T `effective`; as (X_D M+)^T `effective` for few sparse rows."""
+    """Return M+ `share` for `share` = X_D^T `effective`, computed as (X_D M+)^T `effective` for few sparse rows."""
     few = X_D.shape[0] ** 2 <= share.numel()
-    if few and isinstance(gram.M_pinv, Delayed):
+    if few and isinstance(gram.M_pinv, DelayedInverse):
         return (X_D @ gram.M_pinv).T @ effective
     return gram.M_pinv @ by_columns(share)
 

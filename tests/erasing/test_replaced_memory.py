@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from projector.forgetting.factors import Delayed
+from projector.forgetting.factors import DelayedInverse
 from service.unlearner.resident import Resident
 from tests.support.mathematics.gram_forms import through_rows
 from tests.support.service.db_harness import until
@@ -80,9 +80,9 @@ async def test_a_completed_deletion_is_in_no_stored_factor(
             assert before() is None
 
 
-def pseudo_inverse(resident: Resident | None) -> Delayed:
+def pseudo_inverse(resident: Resident | None) -> DelayedInverse:
     """Return M+ of a model whose batches delay its update."""
     assert resident is not None
     M_pinv = resident.committed.state.features.gram.M_pinv
-    assert isinstance(M_pinv, Delayed)
+    assert isinstance(M_pinv, DelayedInverse)
     return M_pinv

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from projector.forgetting.factors import Delayed, OfRows, whole
+from projector.forgetting.factors import DelayedInverse, RowGram, whole
 from projector.forgetting.gram import FactorMethod, Gram, accepted, downdate, factorise
 from projector.forgetting.growth import grow
 from projector.graph.features import FeatureMatrix
@@ -21,10 +21,10 @@ def features() -> FeatureMatrix:
     return FeatureMatrix(sp.random_array((NODES, WIDTH), density=0.02, format="csr", rng=np.random.default_rng(4)))
 
 
-def factors(features: FeatureMatrix, rows: np.ndarray) -> tuple[Gram, OfRows, Delayed]:
+def factors(features: FeatureMatrix, rows: np.ndarray) -> tuple[Gram, RowGram, DelayedInverse]:
     gram = factorise(features, rows)
-    assert isinstance(gram.M, OfRows)
-    assert isinstance(gram.M_pinv, Delayed)
+    assert isinstance(gram.M, RowGram)
+    assert isinstance(gram.M_pinv, DelayedInverse)
     return gram, gram.M, gram.M_pinv
 
 
@@ -49,7 +49,7 @@ def test_products_are_those_of_the_matrices_while_rows_leave_and_join(features: 
         for kept, expected in ((gram.M, M), (gram.M_pinv, M_pinv)):
             torch.testing.assert_close(kept @ V, expected @ V, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(V.T @ gram.M_pinv, V.T @ M_pinv, rtol=1e-9, atol=1e-9)
-        assert isinstance(gram.M_pinv, Delayed)
+        assert isinstance(gram.M_pinv, DelayedInverse)
         assert gram.M_pinv.size_bound() >= float(torch.linalg.norm(M_pinv)) * (1 - 1e-12)
         assert gram.trace == pytest.approx(float((M * M_pinv).sum()), abs=1e-9)
         assert accepted(gram)
@@ -62,13 +62,25 @@ def test_settling_keeps_the_value_and_leaves_other_versions_alone(features: Feat
     gram, _, before = factors(features, rows)
     rows[:7] = False
     later = downdate(gram, features.dense_rows(np.arange(7)), features, rows).gram
-    assert isinstance(later.M_pinv, Delayed)
+    assert isinstance(later.M_pinv, DelayedInverse)
     assert later.M_pinv.stored is before.stored
     value, stored = later.M_pinv.whole(), before.stored.clone()
     later.settle()
     assert torch.equal(later.M_pinv.stored, value)
     assert len(later.M_pinv.rows) == 0
     assert torch.equal(before.stored, stored)
+
+
+def test_forms_do_not_depend_on_how_many_are_computed_at_a_time(
+    features: FeatureMatrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, M, _ = factors(features, np.arange(NODES) % 3 > 0)
+    directions = torch.randn((7, WIDTH), dtype=torch.float64)
+    expected = ((directions @ M.whole()) * directions).sum(dim=1)
+    for values in (1, 3 * NODES, 1 << 22):
+        monkeypatch.setattr("projector.forgetting.factors._VALUES", values)
+        torch.testing.assert_close(M.forms(directions), expected, rtol=1e-12, atol=1e-12)
+        assert M.forms(directions[:0]).shape == (0,)
 
 
 def test_a_wrong_rank_is_seen_without_the_matrices(features: FeatureMatrix) -> None:
