@@ -1,4 +1,4 @@
-"""Scopes that the database cannot compare with the settings are refused, as those that it may not grant."""
+"""Refuse scopes that cannot be compared with those in the settings."""
 
 from pathlib import Path
 

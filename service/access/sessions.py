@@ -3,7 +3,7 @@
 Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
 session. A token names its API key and scopes, so its row cannot be reassigned to another key or widened. A session ends
 for good when its owner signs out, or its key is revoked or expires. A session that began at an issuer also names the
-rows of LETHE_OIDC_GRANTS that it rests on, and has no scope that they have lost since.
+rows of LETHE_OIDC_GRANTS that grant its scopes, and loses the scopes that they lose.
 """
 
 import hmac
@@ -56,10 +56,10 @@ class SessionRepository(Repository):
         super().__init__(conn)
         self._hash = keyring.session_hash
 
-    async def start(self, key_id: UUID, scopes: Collection[Scope] = (), basis: Collection[str] = ()) -> str:
-        """Begin a session with a key; return its token: the key's id, scopes and basis, and 256 random bits.
+    async def start(self, key_id: UUID, scopes: Collection[Scope] = (), grant_ids: Collection[str] = ()) -> str:
+        """Begin a session with a key; return its token: the key's id, scopes and grants, and 256 random bits.
 
-        Subjects of an issuer need `scopes`, those of their token, and as `basis` the ids of the rows that grant them.
+        Subjects of an issuer need the `scopes` of their token, and the ids of the rows that grant them.
         """
         await locks.take(self._conn, Lock.SESSIONS)
         invalid = select(ApiKeyRow.id).where(not_(is_valid()))
@@ -74,7 +74,7 @@ class SessionRepository(Repository):
             )
         )
         await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash.in_(too_many.offset(MAX_SESSIONS - 1))))
-        named = ".".join("+".join(sorted(names)) for names in (scopes, basis))
+        named = ".".join("+".join(sorted(names)) for names in (scopes, grant_ids))
         token = f"{key_id.hex}.{named}.{secrets.token_urlsafe(32)}"
         await self._conn.execute(insert(SessionRow).values(token_hash=self._hash(token), key_id=key_id))
         return token
@@ -104,9 +104,9 @@ class SessionRepository(Repository):
             await self._conn.execute(seen)
         key = api_key(row)
         if key.is_subject:
-            # Tokens of earlier versions name no basis.
-            limit, basis = (part.split("+") for part in (named[:2] if len(named) == 3 else ("", "")))
-            scopes = key.scopes & still_granted(basis)
+            # Tokens of earlier versions name no grants.
+            limit, grant_ids = (part.split("+") for part in (named[:2] if len(named) == 3 else ("", "")))
+            scopes = key.scopes & still_granted(grant_ids)
             key = replace(key, scopes=frozenset(scope for scope in scopes if scope in limit))
         return Session(key, _form_token(token))
 

@@ -22,7 +22,7 @@ class Grant:
     scopes: frozenset[Scope]
 
     def id(self, issuer: str) -> str:
-        """Return a short name of this row for tokens of `issuer`, which does not change with its scopes."""
+        """Return a short id of this row for tokens of `issuer`; it stays when the row's scopes change."""
         return hashlib.sha256(json.dumps([issuer, self.claim, self.value]).encode()).hexdigest()[:12]
 
 

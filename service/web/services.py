@@ -77,9 +77,9 @@ class Services:
     #: None unless an issuer is configured.
     openid: OpenIdConnect | None = None
 
-    def still_granted(self, basis: Collection[str]) -> frozenset[Scope]:
-        """Return the scopes that a session with this basis at the issuer may have now."""
-        return no_issuer(basis) if self.openid is None else self.openid.callers.still_granted(basis)
+    def still_granted(self, grant_ids: Collection[str]) -> frozenset[Scope]:
+        """Return the scopes that these rows of LETHE_OIDC_GRANTS grant now."""
+        return no_issuer(grant_ids) if self.openid is None else self.openid.callers.still_granted(grant_ids)
 
 
 def services_of(request: Request) -> Services:

@@ -92,8 +92,8 @@ async def test_a_session_ends_with_its_key_and_others_do_not(db: Database, other
     assert await db.value("SELECT count(*) FROM sessions WHERE key_id = :key", key=key_id) == 0
 
 
-def granted_by(rows: dict[str, frozenset[Scope]], basis: Collection[str]) -> frozenset[Scope]:
-    return frozenset(scope for row, scopes in rows.items() if row in basis for scope in scopes)
+def granted_by(rows: dict[str, frozenset[Scope]], grant_ids: Collection[str]) -> frozenset[Scope]:
+    return frozenset(scope for row, scopes in rows.items() if row in grant_ids for scope in scopes)
 
 
 async def test_a_session_of_a_subject_has_the_scopes_of_its_token_that_its_rows_still_grant(db: Database) -> None:

@@ -1,4 +1,4 @@
--- As before, except that a comparison without a result, as without settings, is a refusal.
+-- As in r0011, but scopes that are NULL, or a table of settings without its row, are refused too.
 CREATE OR REPLACE FUNCTION oidc_subject(subject bytea, granted text[]) RETURNS SETOF api_keys LANGUAGE plpgsql AS $$
 DECLARE
     new_id uuid := gen_random_uuid();

@@ -54,13 +54,13 @@ class TokenCallers:
         verified = await verify(token, self.issuer, self._audience)
         return await self.subject(verified, remembered=True)
 
-    def basis(self, verified: Verified) -> frozenset[str]:
+    def grant_ids(self, verified: Verified) -> frozenset[str]:
         """Return the ids of the rows of LETHE_OIDC_GRANTS that a verified token matches."""
         return frozenset(grant.id(self.issuer.url) for grant in matching(self._grants, verified.claims))
 
-    def still_granted(self, basis: Collection[str]) -> frozenset[Scope]:
-        """Return the scopes that rows with these ids grant now; those that were removed grant none."""
-        return scopes_of([grant for grant in self._grants if grant.id(self.issuer.url) in basis])
+    def still_granted(self, grant_ids: Collection[str]) -> frozenset[Scope]:
+        """Return the scopes that the rows with these ids grant now; removed rows grant none."""
+        return scopes_of([grant for grant in self._grants if grant.id(self.issuer.url) in grant_ids])
 
     async def subject(self, verified: Verified, *, remembered: bool) -> ApiKey:
         """Return the subject of a verified token, until the token expires.

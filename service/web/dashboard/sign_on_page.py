@@ -87,8 +87,8 @@ async def finish(request: Request, code: str = "", state: str = "", iss: str = "
             scope=Scope.AUDIT_READ.value,
         )
     async with transaction(services.engine) as connection:
-        basis = openid.callers.basis(signed_on.verified)
-        token = await SessionRepository(connection, services.keyring).start(subject.id, subject.scopes, basis)
+        grant_ids = openid.callers.grant_ids(signed_on.verified)
+        token = await SessionRepository(connection, services.keyring).start(subject.id, subject.scopes, grant_ids)
     # A page of this site, because a redirect from the issuer's would not send the session's strict cookie.
     response = public_page("continue.html", title="Signed in", url=own_page(unquote(after)))
     set_cookie(request, response, SESSION_COOKIE, token)
