@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "cost"))
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--posts", type=int, default=150)
+    parser.add_argument("--posts", type=int, default=45)
     options = parser.parse_args()
     if options.what == "record":
         record()
