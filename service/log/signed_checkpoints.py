@@ -160,6 +160,8 @@ class LogCheckRepository(Repository):
 
 #: Longest wait of a leaf for its checkpoint if a notification gets lost (seconds).
 _POLL_S = 1.0
+#: Most seconds that the last signing before the end may take.
+_LAST_S = 2.0
 
 
 class LogSigner:
@@ -178,6 +180,14 @@ class LogSigner:
         Raises KeyMissing, LogForked or LogDamaged if the log cannot be signed in good faith.
         """
         await run_until(stop, self._run())
+
+    async def sign_last(self) -> None:
+        """Sign what was appended while other activities ended. The next start signs what this cannot, or says why."""
+        try:
+            async with asyncio.timeout(_LAST_S):
+                await self.sign_pending()
+        except (LetheError, TimeoutError) as error:
+            self._log.warning("log.not_signed", reason=str(error))
 
     async def sign_pending(self) -> int:
         """Sign leaves that lack a checkpoint; return the signed size. Raises as `run`, and Unavailable."""

@@ -30,7 +30,7 @@ from tests.support.service.repairs import model_of
 from tests.support.service.running import Lethe, running
 
 #: What writes a version of the model, and what writes it for those who predict.
-_WRITES = ("model_store.versions.write_file", "service.predictions.writer._write_file")
+_WRITES = ("model_store.versions.durable_changes", "service.predictions.writer._write_file")
 
 
 async def test_all_that_others_see_of_a_version_is_its_stored_draw_and_what_fails_uses_up_nothing(

@@ -2,14 +2,13 @@
 
 import errno
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from model_store import versions
-from model_store.disk import durable
 from service.settings import Settings
+from tests.support.full_disk import with_room
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running
 
@@ -19,17 +18,15 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
 ) -> None:
     refused: list[Path] = []
 
-    def half(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        """Write half of the file, like a disk that becomes full."""
+    def full(path: Path) -> None:
         refused.append(path)
-        durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         before = (await lethe.client.get("/predict/8")).json()
         with monkeypatch.context() as patched:
-            patched.setattr(versions, "write_file", half)
+            patched.setattr(versions, "durable_changes", with_room(full))
             accepted = await lethe.delete("7")
 
             async def is_refused_twice() -> bool:

@@ -251,7 +251,8 @@ async def test_a_log_that_contradicts_what_was_signed_is_not_signed_again(
 
 async def test_the_signer_signs_what_others_append_until_it_is_stopped(db: Database, keys: LogKeys) -> None:
     metrics, stop = CollectorRegistry(), asyncio.Event()
-    running = asyncio.create_task(LogSigner(db.engine, keys, UnlearningMetrics(metrics)).run(stop))
+    signer = LogSigner(db.engine, keys, UnlearningMetrics(metrics))
+    running = asyncio.create_task(signer.run(stop))
 
     async def signed(wanted: int) -> bool:
         return bool(await db.value("SELECT coalesce(max(size), -1) = :wanted FROM checkpoints", wanted=wanted))
@@ -262,6 +263,10 @@ async def test_the_signer_signs_what_others_append_until_it_is_stopped(db: Datab
     stop.set()
     await running
     assert metrics.get_sample_value("lethe_log_signed_size") == 3
+    # What other activities append after it has ended is signed as well.
+    await append(db, await db.accept(), 2)
+    await signer.sign_last()
+    assert await signed(5)
 
 
 # The guards.

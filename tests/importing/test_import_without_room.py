@@ -3,18 +3,17 @@
 import errno
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model_store import versions
-from model_store.disk import durable
 from service.domain.states import ImportStatus
 from service.settings import Settings
 from service.unlearner import importer
 from service.unlearner.staged import Staged
+from tests.support.full_disk import with_room
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, beside, ended
 from tests.support.service.running import Lethe, running
@@ -36,17 +35,14 @@ class FullDisk:
             return load(*given)
 
         patch.setattr(Staged, "load", slow)
-        patch.setattr(versions, "write_file", self._write)
+        patch.setattr(versions, "durable_changes", with_room(self._refuse))
         patch.setattr(importer, "_REST_S", 0.1)
         patch.setattr(importer, "_REST_TIMES", 1)
 
-    def _write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        if self.code is None or ".model.import-" not in str(path):
-            durable.write_file(path, parts)
-            return
-        durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
-        self.attempts += 1
-        raise OSError(self.code, os.strerror(self.code))
+    def _refuse(self, path: Path) -> None:
+        if self.code is not None and ".model.import-" in str(path):
+            self.attempts += 1
+            raise OSError(self.code, os.strerror(self.code))
 
     async def has_refused(self) -> bool:
         return self.attempts > 0

@@ -355,7 +355,7 @@ MUTANTS = {
     ),
     "adds new directions by Woodbury alone": Mutant(
         GROWTH,
-        ("    if not gram.is_full:\n        directions", "    updated = replace("),
+        ("    if not gram.is_full:\n        directions", "    updated = carried_over("),
         "",
         ("test_rows_that_bring_directions_are_updated_too",),
         GROWN,

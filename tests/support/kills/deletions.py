@@ -198,7 +198,7 @@ class Run:
         people, lethe = self.people, self.lethe
         lethe.assert_none_failed()
         # A repair that was held up writes its coefficients after the requests are completed.
-        self.until(lambda _: keys_left(lethe.home) == 0 and Served(people.model).is_tidy())
+        self.until(lambda _: keys_left(lethe.home) == 0 and Served(lethe.model).is_tidy())
         asyncio.run(assert_each_happened_once(people, private_database(lethe)))
         outcome = self.persist(lambda client: outcome_of(people, lethe.model, client))
         assert leftovers(people, lethe.home) == set()
