@@ -86,5 +86,5 @@ def _ledger(home: Path) -> "ErasureLedger":
     settings = load_settings(home=home)
     ledger = ErasureLedger.of(settings.ledger, settings.home, name_of(settings.model_dir))
     if ledger is None:
-        raise ConfigurationError("There is no erasure ledger.", "Use the same LETHE_LEDGER as `serve`.")
+        raise ConfigurationError("No erasure ledger is configured.", "Set LETHE_LEDGER as for `serve`.")
     return ledger

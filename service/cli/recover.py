@@ -99,7 +99,7 @@ def command(
         device=device,
     )
     if ledger and settings.ledger is None:
-        raise ConfigurationError("There is no erasure ledger to recover from.", "Use the same LETHE_LEDGER as `serve`.")
+        raise ConfigurationError("No erasure ledger is configured.", "Set LETHE_LEDGER as for `serve`.")
     configure_logging(settings.log_format, settings.log_level, process="recover")
     require_local_disks(settings.home, settings.share)
     with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached, in_use(settings.home):

@@ -160,7 +160,7 @@ class LogCheckRepository(Repository):
 
 #: Longest wait of a leaf for its checkpoint if a notification gets lost (seconds).
 _POLL_S = 1.0
-#: Most seconds that the last signing before the end may take.
+#: Time limit of the last signing before the end (seconds).
 _LAST_S = 2.0
 
 
@@ -187,7 +187,7 @@ class LogSigner:
             async with asyncio.timeout(_LAST_S):
                 await self.sign_pending()
         except (LetheError, TimeoutError) as error:
-            self._log.warning("log.not_signed", reason=str(error))
+            self._log.warning("log.not_signed", reason=str(error) or f"no answer within {_LAST_S:.0f} s")
 
     async def sign_pending(self) -> int:
         """Sign leaves that lack a checkpoint; return the signed size. Raises as `run`, and Unavailable."""

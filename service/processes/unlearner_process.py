@@ -182,7 +182,7 @@ async def unlearning(
         induction = Induction(context, lambda: unlearner.loader.writer)
         await stack.enter_async_context(answered(settings.home, name, induction.answer))
         signer = LogSigner(engine, log_keys, metrics)
-        # After all activities have ended.
+        # Callbacks run in reverse: this one runs after all activities have ended.
         stack.push_async_callback(signer.sign_last)
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())

@@ -16,6 +16,7 @@ from service.domain.states import noise_in_words
 from service.log.export import verify_export
 from service.settings import Settings
 from tests.support.clients.signing_in import sign_in
+from tests.support.full_disk import refusing_midway
 from tests.support.service.db_harness import until
 from tests.support.service.published import (
     Kept,
@@ -131,7 +132,7 @@ async def assert_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_prom
         return refused > 1
 
     with monkeypatch.context() as patched:
-        patched.setattr(written, full)
+        patched.setattr(written, refusing_midway(full) if written == _WRITES[0] else full)
         accepted = await lethe.delete(node)
         await until(is_refused_twice)
     await lethe.completed(accepted)

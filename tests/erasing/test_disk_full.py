@@ -8,7 +8,7 @@ import pytest
 
 from model_store import versions
 from service.settings import Settings
-from tests.support.full_disk import with_room
+from tests.support.full_disk import refusing_midway
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running
 
@@ -26,7 +26,7 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
         await until(lethe.is_ready)
         before = (await lethe.client.get("/predict/8")).json()
         with monkeypatch.context() as patched:
-            patched.setattr(versions, "durable_changes", with_room(full))
+            patched.setattr(versions, "durable_changes", refusing_midway(full))
             accepted = await lethe.delete("7")
 
             async def is_refused_twice() -> bool:

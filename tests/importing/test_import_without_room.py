@@ -13,7 +13,7 @@ from service.domain.states import ImportStatus
 from service.settings import Settings
 from service.unlearner import importer
 from service.unlearner.staged import Staged
-from tests.support.full_disk import with_room
+from tests.support.full_disk import refusing_midway
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, beside, ended
 from tests.support.service.running import Lethe, running
@@ -35,7 +35,7 @@ class FullDisk:
             return load(*given)
 
         patch.setattr(Staged, "load", slow)
-        patch.setattr(versions, "durable_changes", with_room(self._refuse))
+        patch.setattr(versions, "durable_changes", refusing_midway(self._refuse))
         patch.setattr(importer, "_REST_S", 0.1)
         patch.setattr(importer, "_REST_TIMES", 1)
 

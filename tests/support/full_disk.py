@@ -8,8 +8,8 @@ from unittest.mock import patch
 from model_store.disk.durable import DurableChanges, durable_changes
 
 
-def with_room(refuse: Callable[[Path], None]) -> Callable[[], AbstractContextManager[DurableChanges]]:
-    """Return a `durable_changes` for `model_store.versions` that calls `refuse`, which may raise, amid each file."""
+def refusing_midway(refuse: Callable[[Path], None]) -> Callable[[], AbstractContextManager[DurableChanges]]:
+    """Return a `durable_changes` for `model_store.versions` that calls `refuse` halfway through each file."""
 
     @contextmanager
     def begin() -> Iterator[DurableChanges]:

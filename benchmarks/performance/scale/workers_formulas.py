@@ -20,26 +20,28 @@ _WORD = 8
 def traffic(spec: ModelSpec, sizes: Sizes, workers: int) -> dict[str, float]:
     """Return the bytes that all workers together send, by step; docs/scale.md defines the letters."""
     t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
-    weights, told = _WORD * p * C, N - 1
+    weights, others = _WORD * p * C, N - 1
     divides = N > 1 and 2 * sizes.edges + n >= LEAST_ENTRIES
 
     def swept(columns: int) -> float:
         """Return the bytes of all products with P of one sweep: columns to all, and rows of the product back."""
-        return spec.hops * _WORD * n * columns * told * (1 + 1 / N) if divides else 0.0
+        return spec.hops * _WORD * n * columns * others * (1 + 1 / N) if divides else 0.0
 
     # The first worker already has its own classes, at least as many as any other.
     to_first = _WORD * n * (C - math.ceil(C / N))
     step: float
     if keeps_dense(spec, sizes):
-        step = 3 * told * weights
+        step = 3 * others * weights
     else:
-        step = told * weights + 2 * _WORD * t * C * told / N + told * _WORD * p * N * math.ceil(C / N) + 2 * swept(C)
-    blocks = 2 * told * _WORD * C * p * p
+        step = (
+            others * weights + 2 * _WORD * t * C * others / N + others * _WORD * p * N * math.ceil(C / N) + 2 * swept(C)
+        )
+    blocks = 2 * others * _WORD * C * p * p
     return {
-        GRADIENT: step, PRODUCT: step, H: _WORD * t * p * told / N + swept(sizes.width(spec)),
+        GRADIENT: step, PRODUCT: step, H: _WORD * t * p * others / N + swept(sizes.width(spec)),
         BLOCKS: blocks, SINGLE_BLOCKS: blocks / 2,
-        COEFFICIENTS: told * _WORD * t * C + len(spec.block_hops) * to_first + swept(C),
-        PREDICTIONS: told * weights + to_first + swept(C),
+        COEFFICIENTS: others * _WORD * t * C + len(spec.block_hops) * to_first + swept(C),
+        PREDICTIONS: others * weights + to_first + swept(C),
     }  # fmt: skip
 
 

@@ -413,12 +413,13 @@ def fitted(case: Case) -> tuple[Model, ModelSpec]:
     while True:
         try:
             return fit(case.graph, spec), spec
-        except TrainingError:
+        except TrainingError as error:
             if spec.regularization < 1e6:
                 spec = replace(spec, regularization=100.0 * spec.regularization)
-            else:
-                assert spec.diffusion
+            elif "Adaptive diffusion diverged" in str(error):
                 spec = replace(case.spec, diffusion=False)
+            else:
+                raise
 
 
 def too_long(model: Model, update: dict[str, Any]) -> bool:

@@ -206,8 +206,8 @@ def site(
     for name, value in {"LETHE_HOME": str(settings.home), "DATABASE_URL": database_url, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LETHE_REPAIR", "never")
-    # A recovery that loses its lease begins again, and is then recorded twice. No machine is starved for this long.
-    monkeypatch.setenv("LETHE_LEASE_TTL_S", "600")
+    # A recovery that loses its lease begins again, and is then recorded twice. Long enough for a starved machine.
+    monkeypatch.setenv("LETHE_LEASE_TTL_S", "120")
     lethe = CommandLine(capfd)
     made = Site(settings, postgres_url, World(trained), lambda *flags: lethe("recover", *flags), lethe)
     handlers, logged = logging.getLogger().handlers[:], structlog.get_config()

@@ -132,8 +132,8 @@ def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_
 def test_ridge_regressions_forget_exactly_and_are_compared_with_their_own_retraining(method: str) -> None:
     spec = ModelSpec(loss=LossKind.SQUARED, regularization=1e-2)
     graph = load_dataset("synthetic:n=60,d=12,classes=3,seed=1", data_dirs=(), seed=0)
-    told = shadows_of(graph, spec, 0, 8, 0.4, retraining_of(method))
+    own = shadows_of(graph, spec, 0, 8, 0.4, retraining_of(method))
     baseline = ClosedFormSgc(spec) if method == "closed-form sgc" else GraphEditor(spec, Editing.CLOSED_FORM)
-    np.testing.assert_allclose(told.unlearned(lambda number: baseline), told.retrained, atol=1e-8)
+    np.testing.assert_allclose(own.unlearned(lambda number: baseline), own.retrained, atol=1e-8)
     other = shadows_of(graph, spec, 0, 8, 0.4)
-    assert np.abs(other.retrained - told.retrained).max() > 1e-2 or method == "closed-form sgc"
+    assert np.abs(other.retrained - own.retrained).max() > 1e-2 or method == "closed-form sgc"
