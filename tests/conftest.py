@@ -18,6 +18,7 @@ from service.predictions import layout
 from service.processes.private_servers import Embedded, PrivateServers
 from service.settings import require_known_variables
 from tests.support import in_memory
+from tests.support.everyday import LEFT_OUT
 from tests.support.preloaded import Preloaded, Start, service_preloaded
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ els
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep files of everyday tests in memory, unless --basetemp names a folder; sweeps use the disk."""
+    """Keep files of tests in memory, unless --basetemp names a folder; sweeps use the disk."""
     try:
         require_known_variables(os.environ)
     except ConfigurationError as error:
         raise pytest.UsageError(str(error)) from None
     option = config.option
-    if option.basetemp is None and option.markexpr == "not slow" and not hasattr(config, "workerinput"):
+    if option.basetemp is None and option.markexpr in LEFT_OUT and not hasattr(config, "workerinput"):
         folder = in_memory.new_folder()
         if folder is not None:
             # pytest-xdist gives each of its workers a folder below it.

@@ -316,7 +316,7 @@ def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1]))
+@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1], others="ci"))
 def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     judge(window.open("/login"), axe)
@@ -346,7 +346,7 @@ def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
     return [root(leaves[start:end]).hex() for start, end in ranges]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
@@ -366,7 +366,7 @@ def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    everyday(LOOKS, (400, "dark")),
+    everyday(LOOKS, (400, "dark"), others="ci"),
 )
 def test_a_drill_is_run_and_followed_without_loading_the_page_again(
     visit: Open, dashboard_database: str, axe: str, width: int, scheme: str

@@ -147,7 +147,7 @@ def test_a_browser_without_the_signature_scheme_says_that_it_is_not_settled(visi
     expect(page.locator("#checks li.warn")).to_contain_text("This browser cannot check Ed25519 signatures")
 
 
-@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1]))
+@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1], others="ci"))
 def test_the_page_has_no_serious_fault(visit: Open, axe: str, receipt: bytes, width: int, scheme: str) -> None:
     page = visit(width, scheme).open("/verify")
     judge(page, axe)

@@ -183,18 +183,20 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
 
 #: A page whose commands need no running Lethe.
 GUIDE = ROOT / "CONTRIBUTING.md"
+PAGES = sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
 #: `.ci/run` follows the readme and the guide; all take minutes.
-PAGES_TO_FOLLOW = sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
+PAGES_TO_FOLLOW = [
+    pytest.param(page, marks=pytest.mark.ci if page.name == "README.md" else pytest.mark.slow) for page in PAGES
+]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES_TO_FOLLOW, ids=lambda page: page.name)
 def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
     follow(page)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_contributing_guide_does_what_it_shows(tmp_path: Path) -> None:
     newcomer = Newcomer(checkout(tmp_path / "lethe"), {}, {})
     try:

@@ -223,6 +223,7 @@ def test_the_tests_run_in_the_root_with_their_arguments(clone: Clone, tmp_path: 
     assert told["cwd"] == str(clone.root)
     assert told["arguments"] == ["-n0", "-k", "a b", "tests/unit"]
     assert clone.told("test", "-x", "-n0", "--slow")["arguments"] == ["-m", "slow or not slow", "-x", "-n0"]
+    assert clone.told("test", "--ci", "-n0")["arguments"] == ["-m", "not slow", "-n0"]
 
 
 def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:

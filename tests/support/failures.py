@@ -17,7 +17,8 @@ class _Failures:
         lines = str(report.longrepr).splitlines() if crash is None else crash.message.splitlines()
         terminal.ensure_newline()
         terminal.write_line(f"FAILED in {report.when}: {lines[0] if lines else ''}", red=True)
-        terminal.write_line(f"  again: ./lethe test -n0 {shlex.quote(report.nodeid)}")
+        option = next((f"--{mark} " for mark in ("slow", "ci") if mark in report.keywords), "")
+        terminal.write_line(f"  again: ./lethe test -n0 {option}{shlex.quote(report.nodeid)}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """The slow sweeps, `./lethe test --slow`, resume where they were interrupted.
 
-Passed cases are not repeated while no source file has changed; a complete run forgets them. Everyday runs do not
-collect the thousands of items of tests that are entirely slow, nor import modules that are.
+Passed cases are not repeated while no source file has changed; a complete run forgets them. Other runs do not collect
+the thousands of items of tests that they leave out entirely, nor import such modules.
 """
 
 import hashlib
@@ -11,28 +11,31 @@ from typing import Any
 
 import pytest
 
+from tests.support.everyday import LEFT_OUT
 from tests.support.preloaded import ROOT
 
 _FOLDERS = ("projector", "model_store", "service", "lethe_client", "benchmarks", "tests")
 
 
-def _passes_over_slow(config: pytest.Config) -> bool:
-    """Whether this run takes whole files and folders, and no slow test in them."""
-    return config.option.markexpr == "not slow" and not any("::" in given for given in config.args)
+def _left_out(config: pytest.Config) -> tuple[str, ...]:
+    """Return the marks of the tests that this run leaves out, if it takes whole files and folders."""
+    is_whole = not any("::" in given for given in config.args)
+    return LEFT_OUT.get(config.option.markexpr, ()) if is_whole else ()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if not is_module or not _passes_over_slow(config) or any(collection_path.name in given for given in config.args):
+    left_out = _left_out(config)
+    if not is_module or not left_out or any(collection_path.name in given for given in config.args):
         return None
-    return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
+    text = collection_path.read_text()
+    return True if any(f"\npytestmark = pytest.mark.{mark}\n" in text for mark in left_out) else None
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
-    if not _passes_over_slow(collector.config):
-        return None
+    left_out = _left_out(collector.config)
     marks = getattr(obj, "pytestmark", ())
-    return [] if callable(obj) and any(mark.name == "slow" for mark in marks) else None
+    return [] if callable(obj) and any(mark.name in left_out for mark in marks) else None
 
 
 class _Progress:

@@ -43,8 +43,7 @@ from projector.training.fit import train
 from projector.training.mlp import extract
 from tests.support.mathematics.baselines import OVR, dense_propagation
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 Nodes = NDArray[np.int64]
 

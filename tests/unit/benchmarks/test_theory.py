@@ -25,8 +25,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from projector.training.fit import train
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 Matrix = NDArray[np.float64]
@@ -79,7 +78,7 @@ def test_delta_is_what_leaving_one_out_gives(kind: str) -> None:
     assert max(expected) <= np.linalg.norm(X, axis=1).max() * (1 + 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_delta_of_cora_is_what_leaving_one_out_gives() -> None:
     X = graph_of(Unit("delta", "cora", "raw", 0)).features
     X = X.toarray().astype(np.float64) if not isinstance(X, np.ndarray) else X

@@ -15,8 +15,7 @@ from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, leaked, probability, told
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]

@@ -19,8 +19,7 @@ from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 #: As many features as nodes, so that training data is memorised.
 SMALL = "synthetic:n=120,d=150,classes=2,seed=1"
@@ -115,7 +114,7 @@ def area(told: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
     return attack(compared, told.members)["auc"], attack(unlearned, told.members)["auc"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("loss", [LossKind.OVR, LossKind.SOFTMAX])
 def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_repair(
     loss: LossKind,

@@ -11,8 +11,7 @@ from benchmarks.baselines.retraining import Retraining
 from projector import fit
 from tests.support.mathematics.baselines import OVR, small_graph
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 SPEC = replace(OVR, diffusion=True)
 NODES = np.array([1, 7])

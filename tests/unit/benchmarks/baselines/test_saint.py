@@ -13,8 +13,7 @@ from benchmarks.baselines.protocol import accuracy
 from benchmarks.baselines.saint import NodeSampler, SampledNetwork, on_sample, sample_of
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
-#: With `reproduce --quick`, before a merge: `.ci/run`.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 
 
 @pytest.mark.parametrize(("nodes", "draws"), [(5, 2), (4, 4), (6, 3)])
