@@ -47,6 +47,7 @@ async def client(api: Api) -> httpx2.AsyncClient:
     return await api.client(*Scope)
 
 
+@pytest.mark.ci
 async def test_allow_names_all_methods_of_a_path_and_any_other_is_405(client: httpx2.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
     assert len(document["paths"]) > 15

@@ -13,6 +13,8 @@ from tests.support.everyday import everyday
 from tests.support.preloaded import ROOT, Preloaded
 from tests.support.service import api_harness
 
+pytestmark = pytest.mark.ci
+
 
 @dataclass(frozen=True)
 class Served:

@@ -264,6 +264,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             assert (accepted["id"] in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
 
 
+@pytest.mark.ci
 async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
     settings: Settings, database_url: str
 ) -> None:

@@ -92,6 +92,7 @@ async def test_a_node_joins_is_corrected_objects_leaves_and_comes_back(lethe: Le
         assert (await lethe.client.get(f"/deletions/{accepted['id']}/receipt")).status_code == 200
 
 
+@pytest.mark.ci
 async def test_what_joined_is_the_same_after_a_restart(settings: Settings) -> None:
     nodes: list[dict[str, Any]] = [{"id": "anna", "features": ROW}, {"id": "bert", "features": OTHER}]
 

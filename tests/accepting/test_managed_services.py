@@ -25,6 +25,8 @@ from tests.support.service.certificates import Certificate
 from tests.support.service.tls_front import TlsFront
 from tests.support.service.tls_servers import MUTUAL, tls_postgres, tls_redis
 
+pytestmark = pytest.mark.ci
+
 _PASSWORD = "hunter2+a/b="
 #: Per service: the address of its documentation, and the strings.
 POSTGRES = {

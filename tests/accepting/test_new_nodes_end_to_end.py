@@ -14,6 +14,8 @@ from tests.support.service.joining_world import graph_of
 from tests.support.service.published import with_key
 from tests.support.service.running import Lethe
 
+pytestmark = pytest.mark.ci
+
 #: A number that nothing else prints.
 MARKED = 0.4830261957
 ROWS = [[MARKED, -1.0, 0.5, 0.0, 1.5, 0.0, 0.0, 0.75, 0.0, -0.5, 0.0, 1.0], [0.0] * 12, [*[0.0] * 11, -2.5]]

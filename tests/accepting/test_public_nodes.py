@@ -15,6 +15,8 @@ from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running, settings_of
 
+pytestmark = pytest.mark.ci
+
 NODES = 160
 
 

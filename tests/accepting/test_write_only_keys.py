@@ -233,6 +233,7 @@ async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
     assert reasons == ["salt-used"] * PROBES.item.amount
 
 
+@pytest.mark.ci
 def test_nothing_that_a_key_can_read_tells_what_was_deleted_from_what_was_there(
     lethe: LetheProcess, writing: dict[Scope, httpx2.Client]
 ) -> None:

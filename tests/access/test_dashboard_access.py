@@ -114,6 +114,7 @@ async def test_forms_of_other_sites_are_refused(api: Api) -> None:
     assert (await client.get("/dashboard")).status_code == 200
 
 
+@pytest.mark.ci
 async def test_guessing_keys_is_limited_by_the_rule_of_the_interface_and_keeps_nobody_out(
     database_url: str, redis_url: str, tmp_path: Path
 ) -> None:

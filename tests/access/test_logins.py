@@ -181,6 +181,7 @@ LONG = "repeat('x', 18000000)"
 MADE_OF = "(id, model, kind, api_key_id, count, {}) SELECT gen_random_uuid(), 'tiny', 'node', id, 1, {} FROM api_keys"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "added",
     [

@@ -94,6 +94,7 @@ def too_many(answer: httpx2.Response) -> None:
     assert int(answer.headers["retry-after"]) == document["retry_after"] >= 1
 
 
+@pytest.mark.ci
 async def test_wrong_keys_are_limited_by_address_and_valid_ones_are_not(api: Api) -> None:
     """New valid keys are not limited either, as after a restart."""
     elsewhere = ("192.0.2.7", 4711)

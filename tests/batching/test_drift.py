@@ -15,6 +15,8 @@ from tests.support.service.joining_world import graph_of
 from tests.support.service.published import with_key
 from tests.support.service.running import NODES, Lethe, running, settings_of
 
+pytestmark = pytest.mark.ci
+
 FIGURES = ("edges", "training_nodes", "score_validation", "score_test")
 
 

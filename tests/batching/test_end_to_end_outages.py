@@ -15,6 +15,8 @@ from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.service.bodies import refused
 
+pytestmark = pytest.mark.ci
+
 
 @dataclass
 class Fragile:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 import httpx2
 import msgspec
 import numpy as np
+import pytest
 
 from lethe_client.results import Deletion, Prediction, Predictions
 from tests.support.models.recomputation import Recomputation
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess, authorization
+
+pytestmark = pytest.mark.ci
 
 #: Number of concurrent predictions.
 ASKERS = 8

@@ -13,6 +13,8 @@ from tests.support.service.bodies import features_body, new_node, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, ask, running
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:

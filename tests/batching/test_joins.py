@@ -87,6 +87,7 @@ async def test_a_node_that_joins_is_predicted_and_learned(lethe: Lethe, small_mo
     assert same_on_disk(lethe, graph)
 
 
+@pytest.mark.ci
 async def test_features_and_labels_are_corrected_and_labels_withdrawn(lethe: Lethe, small_model: Path) -> None:
     before, classes = graph_of(small_model), Store.open(small_model).manifest.classes
     first, second, third = map(str, np.flatnonzero(before.train_mask)[:3])
@@ -118,6 +119,7 @@ async def test_features_and_labels_are_corrected_and_labels_withdrawn(lethe: Let
     assert (found.status, found.already_deleted_by) == ("completed", withdrawn)
 
 
+@pytest.mark.ci
 async def test_what_was_added_is_deleted_and_may_join_again_where_the_caller_says_so(
     lethe: Lethe, small_model: Path
 ) -> None:
@@ -143,6 +145,7 @@ async def test_what_was_added_is_deleted_and_may_join_again_where_the_caller_say
     assert (beaten.status, beaten.already_deleted_by) == ("completed", again.id)
 
 
+@pytest.mark.ci
 async def test_a_deletion_beats_an_addition_that_is_still_queued_and_additions_join_in_order(
     lethe: Lethe, small_model: Path, together: Callable[[int], None]
 ) -> None:
@@ -185,6 +188,7 @@ async def assert_a_chain_of_additions_joins_in_the_order_of_arrival(
         assert (found.status, found.joined) == ("completed", 2), found.failure
 
 
+@pytest.mark.ci
 async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Lethe) -> None:
     rows, columns = graph_of(lethe.settings.model_dir).adjacency.nonzero()
     there = str(rows[0]), str(columns[0])
@@ -206,6 +210,7 @@ async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Leth
     assert (found.status, found.joined) == ("completed", 1), found.failure
 
 
+@pytest.mark.ci
 async def test_edges_join_and_leave_a_weighted_graph(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str
 ) -> None:

@@ -94,6 +94,7 @@ async def test_features_are_forgotten_and_their_node_stays(lethe: Lethe, world: 
     assert await difference(lethe, world) < TOLERANCE
 
 
+@pytest.mark.ci
 async def test_edges_are_forgotten_by_the_graph_alone(lethe: Lethe, world: World) -> None:
     before = (await lethe.client.get("/model")).json()
     edge = world.edge()
@@ -129,6 +130,7 @@ async def test_edges_are_forgotten_by_the_graph_alone(lethe: Lethe, world: World
     assert (response.status_code, response.json()["type"]) == (404, "urn:lethe:problem:unknown-edges")
 
 
+@pytest.mark.ci
 async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     lethe: Lethe, world: World, together: Callable[[int], None]
 ) -> None:
@@ -182,6 +184,7 @@ def deletions(world: World) -> dict[str, dict[str, Any]]:
     return {"node": node_body("30"), "features": features_body(CHANNEL), "edge": edge_body(edge)}
 
 
+@pytest.mark.ci
 async def test_what_cannot_be_erased_yet_is_served_by_nobody(
     settings: Settings, world: World, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

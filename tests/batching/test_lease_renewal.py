@@ -81,6 +81,7 @@ async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database
             await until(is_told)
 
 
+@pytest.mark.ci
 async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_foreseen_reason(
     tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     assert "lease.lost" not in events
 
 
+@pytest.mark.ci
 async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
     tmp_path: Path, database_url: str, redis_url: str
 ) -> None:
@@ -138,6 +140,7 @@ async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
     await engine.dispose()
 
 
+@pytest.mark.ci
 async def test_no_renewal_waits_for_a_session_that_names_the_committed_version_on_the_disk(
     tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

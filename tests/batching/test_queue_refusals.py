@@ -155,6 +155,7 @@ async def test_what_redis_answers_is_told_with_its_own_words(line: bytes, cause:
     assert "hunter2" not in f"{refused.for_operators} {refused.remedy}"
 
 
+@pytest.mark.ci
 async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
     settings: Settings, server: ValkeyProcess, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
         await until(is_over)
 
 
+@pytest.mark.ci
 async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
     settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ async def test_it_stops_at_once_while_redis_is_frozen(db: Database, tmp_path: Pa
         valkey.kill()
 
 
+@pytest.mark.ci
 async def test_it_goes_on_when_postgres_was_restarted(
     own_postgres: Embedded, stream: DeletionStream, tmp_path: Path
 ) -> None:

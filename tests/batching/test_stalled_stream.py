@@ -67,6 +67,7 @@ async def test_what_a_stalled_stream_holds_is_carried_out(lethe: Lethe, redis: R
     assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_a_stream_that_takes_no_commands_is_named_by_readiness(
     lethe: Lethe, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ async def accepted(lethe: Lethe, path: str, body: dict[str, Any], **headers: str
     return answer
 
 
+@pytest.mark.ci
 async def test_a_trace_leads_from_the_call_to_the_last_step_and_names_nobody(
     collector: Collector, settings: Settings, together: Callable[[int], None], log: io.StringIO
 ) -> None:
@@ -152,6 +153,7 @@ async def _yes() -> bool:
     return True
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("variables", "services"),
     [

@@ -34,6 +34,7 @@ from tests.support.service.running import Lethe, running
 _WRITES = ("model_store.versions.durable_changes", "service.predictions.writer._write_file")
 
 
+@pytest.mark.ci
 async def test_all_that_others_see_of_a_version_is_its_stored_draw_and_what_fails_uses_up_nothing(
     lethe: Lethe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_restart_draws_nothing_anew(settings: Settings) -> None:
     await assert_a_restart_draws_nothing_anew(settings)
 
 
+@pytest.mark.ci
 async def test_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe: Lethe) -> None:
     await assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe)
 
@@ -141,6 +143,7 @@ async def assert_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_prom
     assert model["noise"]["used"] == pytest.approx(before["noise"]["used"] + 1)
 
 
+@pytest.mark.ci
 async def test_a_promise_that_is_used_up_allows_no_further_version(exact_settings: Settings) -> None:
     few = exact_settings.model_copy(update={"certify": "1,1e-4", "certify_publications": 2})
     async with running(few) as lethe:

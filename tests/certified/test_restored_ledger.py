@@ -74,6 +74,7 @@ def test_a_recovery_counts_what_only_one_of_the_two_knows(published: Site, monke
     published.verified_leaves()
 
 
+@pytest.mark.ci
 def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
     published: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.clients.visits import LOOKS, Visit, held_log, judge
 from tests.support.everyday import everyday
 from tests.support.processes.lethe_process import KEY, LetheProcess
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [pytest.mark.ci, pytest.mark.needs("chromium")]
 
 Open = Callable[..., Visit]
 

@@ -12,7 +12,7 @@ from tests.support.clients.visits import LOOKS, Visit, judge
 from tests.support.everyday import every_case, everyday
 from tests.support.processes.lethe_process import LetheProcess
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = [pytest.mark.ci, pytest.mark.needs("chromium")]
 Open = Callable[..., Visit]
 
 

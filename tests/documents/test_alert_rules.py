@@ -185,6 +185,7 @@ def test_there_are_cases_of_every_alert() -> None:
     assert list(CASES) == [rule["alert"] for rule in ALERTS]
 
 
+@pytest.mark.ci
 @pytest.mark.needs("promtool")
 @pytest.mark.parametrize("fires", [True, False], ids=["fires", "quiet"])
 def test_every_alert_fires_when_it_must_and_only_then(fires: bool, tmp_path: Path) -> None:

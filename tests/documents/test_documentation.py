@@ -27,6 +27,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["settings_table", "figures_table", "observer_table", "reproduce_table", "trace_drawing"]
 )

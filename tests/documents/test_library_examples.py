@@ -20,6 +20,7 @@ def examples(page: str) -> list[tuple[str, str]]:
 _ALL = examples("docs/library.md") + examples("docs/embeddings.md") + examples("README.md")
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("code", "printed"), everyday(_ALL, *(one for one in _ALL if "160 nodes" not in one[1])))
 def test_an_example_prints_what_the_page_says(

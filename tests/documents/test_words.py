@@ -141,6 +141,7 @@ def is_allowed(text: Text, match: re.Match[str]) -> bool:
     return False
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_users_read_plain_english(kind: str) -> None:
     texts = texts_of(kind)

@@ -74,6 +74,7 @@ def found(home: Path, node: str, features: NDArray[np.float32]) -> set[str]:
     return {kind for kind, trace in traces.items() if any(trace in content for content in contents)}
 
 
+@pytest.mark.ci
 def test_an_added_person_is_in_no_file_before_joining_and_after_leaving(
     lethe: LetheProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,8 @@ from tests.support.full_disk import refusing_midway
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running
 
+pytestmark = pytest.mark.ci
+
 
 async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
     settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from lethe_client.results import Prediction
 from tests.support.models.recomputation import Recomputation
 from tests.support.models.trained_models import Models
 from tests.support.processes.lethe_process import LetheProcess, version_of
 from tests.support.service.people import private_graph
+
+pytestmark = pytest.mark.ci
 
 DELETIONS = 6
 

@@ -18,6 +18,8 @@ from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.service.people import private_graph, traces
 from tests.support.service.repair_world import without
 
+pytestmark = pytest.mark.ci
+
 
 def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
     """Return every file of a model with a trace of one of `nodes`, and the kind of trace."""

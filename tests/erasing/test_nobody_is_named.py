@@ -186,6 +186,7 @@ async def asked(client: httpx2.AsyncClient, method: str, route: APIRoute, url: s
     return await client.request(method, url, json=body)
 
 
+@pytest.mark.ci
 async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list[UUID], log: io.StringIO) -> None:
     _, auditors_key = await api.key(
         Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ, Scope.PREDICTIONS_ALL
@@ -248,6 +249,7 @@ def token_in_session(page: str) -> str:
     return token_in(page)
 
 
+@pytest.mark.ci
 async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph(
     api: Api, completed: list[UUID]
 ) -> None:

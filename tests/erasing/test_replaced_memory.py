@@ -14,6 +14,8 @@ from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import running, settings_of
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def residents(monkeypatch: pytest.MonkeyPatch) -> "list[weakref.ref[Resident]]":

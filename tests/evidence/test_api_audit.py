@@ -46,6 +46,7 @@ async def searched(client: httpx2.AsyncClient, **body: Any) -> Any:
     return response.json()
 
 
+@pytest.mark.ci
 async def test_the_audit_is_for_keys_with_audit_read(api: Api) -> None:
     other = await api.client(Scope.DELETIONS_READ, Scope.DELETIONS_WRITE, Scope.PREDICTIONS_READ)
     nobody = await api.client_with(None)
@@ -103,6 +104,7 @@ async def test_windows_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> N
         refused(await auditor.get(f"/audit/{route}", params=bad), 422, "invalid-request")
 
 
+@pytest.mark.ci
 async def test_an_export_has_a_line_for_every_request(auditor: httpx2.AsyncClient) -> None:
     total = (await got(auditor, "/audit/summary"))["requests"]
     assert total > 2 * EXPORT_PAGE

@@ -105,6 +105,7 @@ def ids(entries: list[AuditEntry]) -> list[UUID]:
     return [entry.request.id for entry in entries]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("in_every_order", everyday([False, True], False))
 async def test_a_search_finds_what_looking_at_every_request_finds(world: AuditWorld, in_every_order: bool) -> None:
     everything = await world.found(AuditFilters(), limit=100_000)

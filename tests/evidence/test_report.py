@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.performance.audit.events import MODEL
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus
@@ -23,6 +25,7 @@ def words_of(report: Report) -> str:
     return " ".join(report_paper(report, Settings()).html.split())
 
 
+@pytest.mark.ci
 async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(templates: Templates, tmp_path: Path) -> None:
     async with generated(templates) as world:
         soon = "UPDATE requests SET due_at = received_at + interval '1 s' WHERE right(id::text, 1) < '4'"

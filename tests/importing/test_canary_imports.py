@@ -17,6 +17,8 @@ from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import NODES, Lethe, running, settings_of
 
+pytestmark = pytest.mark.ci
+
 
 def trained(folder: Path) -> Path:
     """Train a model with two cohorts of three canaries, as the command line does."""

@@ -18,6 +18,8 @@ from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, beside, ended
 from tests.support.service.running import Lethe, running
 
+pytestmark = pytest.mark.ci
+
 
 class FullDisk:
     """Has room for versions of the served model, and for half of a staged model's version."""

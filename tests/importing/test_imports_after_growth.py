@@ -17,6 +17,8 @@ from tests.support.service.joining_world import changed, ended, fitted, graph_of
 from tests.support.service.repair_world import Served
 from tests.support.service.running import running, settings_of
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:

@@ -35,6 +35,7 @@ from tests.support.service.imports import NEW_NODES, asked, beside, copy_of, end
 from tests.support.service.running import NODES, Lethe, running
 
 
+@pytest.mark.ci
 async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
     settings: Settings, new_model: Path, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
         assert beside(settings) == []
 
 
+@pytest.mark.ci
 async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failure(
     settings: Settings, new_model: Path
 ) -> None:
@@ -111,6 +113,7 @@ async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failu
         assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_features_and_edges_that_were_deleted_do_not_come_back(settings: Settings, small_model: Path) -> None:
     graph = Store.open(small_model).load_base().graph
     edge = (str(int(graph.adjacency.indices[graph.adjacency.indptr[20]])), "20")
@@ -159,6 +162,7 @@ async def test_queued_requests_resolve_by_external_id_in_the_new_model(settings:
         assert "not in the model" in (await lethe.state(absent))["failure"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dataset", "name", "reason"),
     [
@@ -232,6 +236,7 @@ def before_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ImportRepository, "complete", crash)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "point",
     everyday([at_the_pointer, before_the_move, between_the_moves, before_the_erasure, before_the_end], at_the_pointer),

@@ -20,6 +20,8 @@ from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import Lethe, running
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(autouse=True)
 def said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

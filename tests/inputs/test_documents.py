@@ -15,6 +15,8 @@ from tests.support.inputs.documents import changed, text
 from tests.support.inputs.routes import Call
 from tests.support.inputs.variations import Sweep
 
+pytestmark = pytest.mark.ci
+
 #: Unsigned members, which the manual says not to trust.
 UNSIGNED = ("public_keys", "log", "exported_at")
 

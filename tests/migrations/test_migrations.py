@@ -66,6 +66,7 @@ async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
+@pytest.mark.ci
 @every_case(
     ("revision", "said"),
     [
@@ -271,6 +272,7 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(empty_d
         await migrate.upgrade(nowhere)
 
 
+@pytest.mark.ci
 def test_alembic_itself_takes_the_url_from_the_environment(empty_database_url: str) -> None:
     environment = {**os.environ, "DATABASE_URL": empty_database_url, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "alembic", "upgrade", "head"]

@@ -101,6 +101,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     return built
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", PARTS)
 def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wheels: Mapping[str, Wheel]) -> None:
     wheel = wheels[name]

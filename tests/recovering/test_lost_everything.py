@@ -78,6 +78,7 @@ async def statuses(lethe: Lethe, *nodes: str) -> list[int]:
     return [(await lethe.client.get(f"/predict/{node}")).status_code for node in nodes]
 
 
+@pytest.mark.ci
 def test_a_restore_of_everything_resurrects_nobody(secured: Site) -> None:
     site = secured
     site.delete(node_body("3"), node_body("5"), node_body("6"))
@@ -153,6 +154,7 @@ def test_a_ledger_that_begins_late_has_what_was_deleted_before(secured: Site) ->
     site.assert_forgotten()
 
 
+@pytest.mark.ci
 def test_deletions_go_on_while_the_ledger_cannot_be_written_and_complete_when_it_can(secured: Site) -> None:
     site = secured
     site.delete(node_body("3"))

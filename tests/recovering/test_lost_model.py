@@ -2,12 +2,16 @@
 
 import shutil
 
+import pytest
+
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.network.spec import ModelSpec
 from tests.support.models.trained_models import SMALL
 from tests.support.service.sites import Site, everything
+
+pytestmark = pytest.mark.ci
 
 
 def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_was_deleted(site: Site) -> None:

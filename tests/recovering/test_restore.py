@@ -41,6 +41,7 @@ async def until_imported(lethe: Lethe) -> None:
     await until(is_imported)
 
 
+@pytest.mark.ci
 def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_knows(site: Site) -> None:
     site.delete(node_body("3"))
     earlier = site.moment()
@@ -68,6 +69,7 @@ def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_k
     site.assert_forgotten()
 
 
+@pytest.mark.ci
 def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_knows(site: Site) -> None:
     site.delete(node_body("3"))
     earlier = site.moment()
@@ -246,6 +248,7 @@ def test_versions_of_one_number_from_two_histories_are_told_apart(site: Site) ->
     site.assert_forgotten()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
@@ -274,6 +277,7 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
     site.assert_forgotten()
 
 
+@pytest.mark.ci
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
     async def accept() -> UUID:
         # Accepted by a process that never deleted anything.

@@ -14,6 +14,8 @@ from tests.support.clients.signing_in import sign_in
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running, settings_of
 
+pytestmark = pytest.mark.ci
+
 #: Stops far from the optimum, and learns sigmas.
 SPEC = ModelSpec(diffusion=True, solver=SolverKind.SGD, epochs=5, learning_rate=0.1)
 FROZEN = (

@@ -92,6 +92,7 @@ def edges_of(model: Path) -> list[tuple[str, str]]:
     return [(graph.node_ids[i], graph.node_ids[j]) for i, j in zip(rows, columns, strict=True)]
 
 
+@pytest.mark.ci
 async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_own_version(
     deferring: Settings, small_model: Path, gate: Gate
 ) -> None:
@@ -207,6 +208,7 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
     assert budgets == [too_short, 0.0, 0.0, too_short]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("budget", "owner", "method"),
     everyday(
@@ -248,6 +250,7 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
 
 
+@pytest.mark.ci
 async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Settings, gate: Gate) -> None:
     async with running(deferring) as lethe:
         await until(lethe.is_ready)
@@ -264,6 +267,7 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
         assert (model["version"], model["repair"], model["repair_progress"]) == (1, "none", None)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("budget", everyday([5.0, 0.0], 0.0))
 async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_covers_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
@@ -298,6 +302,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
     assert Served(settings.model_dir).is_tidy()
 
 
+@pytest.mark.ci
 async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
     deferring: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +324,7 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
         assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_away(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +392,7 @@ async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
             assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_request_fails_alone(
     lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +416,7 @@ async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_reques
     assert (await model_of(lethe))["live_nodes"] == 158
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "error",
     [
@@ -455,6 +463,7 @@ async def test_what_the_device_cannot_compute_stays_queued_and_stops_no_other(
     assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_many_that_cannot_be_computed_do_not_keep_others_from_it_for_good(
     lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +487,7 @@ async def test_many_that_cannot_be_computed_do_not_keep_others_from_it_for_good(
     assert lethe.failures == []
 
 
+@pytest.mark.ci
 async def test_a_model_without_certificate_is_refused_until_repair_is_turned_off(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from tests.support.service.repair_world import Served, events, retrained
 from tests.support.service.repairs import TOLERANCE, Gate, assert_retrained, crash, model_of, repaired
 from tests.support.service.running import Lethe, running
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("interrupted", everyday([False, True], True))
 async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served(

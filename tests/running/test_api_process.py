@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.preloaded import Start, fresh
 from tests.support.processes.lethe_process import LetheProcess, copied
+
+pytestmark = pytest.mark.ci
 
 
 def is_private(path: Path) -> bool:

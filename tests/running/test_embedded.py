@@ -132,6 +132,7 @@ def test_the_servers_serve_and_their_data_survive_a_restart(new_home: Path) -> N
         assert _redis(second).config_get("appendonly") == {"appendonly": "yes"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", everyday([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_the_servers_run_on_for_whoever_still_uses_them(number: signal.Signals, home: Path, host: StartHost) -> None:
     first, servers = host()
@@ -171,6 +172,7 @@ def test_a_home_that_others_use_cannot_be_had_alone_nor_used_while_one_has_it(
     alone.stop()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "number", everyday([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], signal.SIGHUP, signal.SIGKILL)
 )
@@ -217,6 +219,7 @@ def test_a_server_that_crashes_is_started_again_where_it_was(home: Path) -> None
         assert set(_main_pids(home).values()).isdisjoint(before.values())
 
 
+@pytest.mark.ci
 def test_servers_left_behind_are_recognised_and_replaced(home: Path, host: StartHost) -> None:
     process, servers = host()
     _sql(servers, "CREATE TABLE kept (x int)")
@@ -278,6 +281,7 @@ def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
         somebody.wait()
 
 
+@pytest.mark.ci
 def test_a_first_start_that_was_interrupted_is_begun_anew(new_home: Path) -> None:
     (new_home / "postgres.new").mkdir(parents=True)
     (new_home / "postgres.new" / "PG_VERSION").write_text("18\n")
@@ -286,6 +290,7 @@ def test_a_first_start_that_was_interrupted_is_begun_anew(new_home: Path) -> Non
         assert _sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.ci
 def test_a_port_that_was_taken_meanwhile_is_changed_for_good_where_nobody_relies_on_it(home: Path) -> None:
     with Embedded(home, durable=False) as servers:
         ports = [_port(url) for url in _both(servers)]
@@ -320,6 +325,7 @@ def test_a_taken_port_is_named_where_another_process_relies_on_it(home: Path) ->
     second.stop()
 
 
+@pytest.mark.ci
 def test_a_copied_home_has_ports_and_passwords_of_its_own(home: Path, tmp_path: Path) -> None:
     with Embedded(home, durable=False) as servers:
         _redis(servers).set("kept", "1")
@@ -371,6 +377,7 @@ def test_each_process_has_a_login_of_its_own_also_in_a_home_of_before(home: Path
         assert len(passwords - {make_url(servers.database_url).password}) == 2
 
 
+@pytest.mark.ci
 def test_nothing_of_a_home_is_open_to_others_and_no_folder_above_it_is_changed(
     running: tuple[Path, PrivateServers],
 ) -> None:

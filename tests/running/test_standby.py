@@ -11,6 +11,8 @@ from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied, version_of
 
+pytestmark = pytest.mark.ci
+
 
 async def fetched(url: str, query: str) -> list[tuple[Any, ...]]:
     connection = await asyncpg.connect(url)

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from service.cli.server import read_facts
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, authorization, copied
 from tests.support.service.bodies import node_body
+
+pytestmark = pytest.mark.ci
 
 
 class Caller(threading.Thread):

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from service.cli.server import read_facts
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
+
+pytestmark = pytest.mark.ci
 
 
 def test_the_second_answers_beside_the_first_and_alone_once_that_has_stopped(

@@ -5,6 +5,7 @@ the thousands of items of tests that they leave out entirely, nor import such mo
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     left_out = _left_out(config)
     if not is_module or not left_out or any(collection_path.name in given for given in config.args):
         return None
-    text = collection_path.read_text()
-    return True if any(f"\npytestmark = pytest.mark.{mark}\n" in text for mark in left_out) else None
+    mark_of_all = rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(left_out)})\b"
+    return True if re.search(mark_of_all, collection_path.read_text(), re.MULTILINE) else None
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:

@@ -185,6 +185,7 @@ def with_hmac(token: str, secret: bytes) -> str:
     return b".".join((signed, urlsafe_b64encode(hmac.digest(secret, signed, "sha256")).rstrip(b"="))).decode()
 
 
+@pytest.mark.ci
 def test_each_connector_deletes_once_what_is_authentic_and_reports_it(
     models: Models, serve: Callable[..., LetheProcess], tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_it_has_thirty_lines() -> None:
     assert len([line for line in printed().splitlines() if line.strip()]) <= 30
 
 
+@pytest.mark.ci
 def test_thirty_lines_connect_a_platform(
     models: Models,
     serve: Callable[..., LetheProcess],

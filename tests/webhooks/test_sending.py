@@ -82,6 +82,7 @@ async def test_each_endpoint_gets_what_is_told_from_when_it_was_added(world: Web
         assert second.ids == ids[2:]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("behave", "said"),
     [
@@ -115,6 +116,7 @@ async def test_a_redirect_is_not_followed(world: WebhookWorld) -> None:
         assert elsewhere.received == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("behave", [hanging, dripping], ids=lambda one: one.__name__)
 async def test_a_receiver_that_hangs_blocks_no_other(world: WebhookWorld, behave: Behaviour) -> None:
     async with receiver(behave) as hangs, receiver() as good:

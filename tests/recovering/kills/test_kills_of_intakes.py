@@ -145,6 +145,7 @@ async def processes(database_url: str, tmp_path: Path, preloaded: Preloaded) -> 
         yield Processes(db, preloaded, tmp_path / "keys", random.Random(SEED))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("point", everyday(KEY_POINTS, FailurePoint.KEYS_RESERVED, FailurePoint.KEYS_EMPTIED))
 async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     processes: Processes, point: FailurePoint

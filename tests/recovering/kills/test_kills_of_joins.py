@@ -23,6 +23,8 @@ from tests.support.service.joining_world import changed, ended, fitted, graph_of
 from tests.support.service.repair_world import Served, events
 from tests.support.service.running import running, settings_of, small_model
 
+pytestmark = pytest.mark.ci
+
 __all__ = ["small_model"]
 
 #: Of each version whose repair goes on after it, of one that is repaired at once, and of one that never is.

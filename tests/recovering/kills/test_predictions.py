@@ -55,6 +55,7 @@ def some() -> list[Event]:
     return [Event(part, how, rng.choice(points_for(part, how))) for part, how in zip(parts, hows, strict=True)]
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_no_prediction_is_stale_and_readers_come_back_when_parts_are_killed_and_stopped(ground: Grounds) -> None:
     events = some()

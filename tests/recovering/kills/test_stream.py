@@ -44,6 +44,7 @@ def disturbing(seed: int) -> Callable[[Run], None]:
     return disturb
 
 
+@pytest.mark.ci
 def test_each_deletion_happens_once_whatever_becomes_of_stream_and_unlearner(runs: Runs) -> None:
     faults = [Fault(Action.EMPTY_VALKEY, FailurePoint.PUBLISHED), Fault(Action.KILL_IT, FailurePoint.ERASED)]
     runs.check(faults, between=disturbing(0), api_workers=2)

@@ -45,6 +45,7 @@ def model(request: pytest.FixtureRequest) -> SmallModel:
     return made
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("chunk_rows", [1, 5, 512])
 def test_growth_and_erasure_in_any_order_leave_what_is_expected(
     tmp_path: Path, model: SmallModel, chunk_rows: int

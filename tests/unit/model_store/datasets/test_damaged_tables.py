@@ -140,6 +140,7 @@ def sweep(folder: Path, seconds: float, seed: int) -> tuple[int, int]:
     return read, refused
 
 
+@pytest.mark.ci
 def test_damaged_tables_are_refused_in_words_and_nothing_is_lost_in_silence(tmp_path: Path) -> None:
     assert sum(sweep(tmp_path, seconds=5, seed=0)) > 0
 

@@ -41,6 +41,7 @@ def assert_same(found: Graph, wanted: Graph) -> None:
         assert np.array_equal(one, other)
 
 
+@pytest.mark.ci
 def test_the_same_graph_by_every_format_and_library_gives_the_same_weights(tmp_path: Path) -> None:
     wanted = cora()
     nodes, edges = tables(wanted)
@@ -107,6 +108,7 @@ def test_pubmed_with_weights_is_the_same_by_every_format_and_library(tmp_path: P
     assert np.abs(first - fit(plain).weights).max() > 1e-3
 
 
+@pytest.mark.ci
 def test_another_order_of_rows_gives_the_same_weights_within_the_bound() -> None:
     nodes, edges = tables(cora())
     model = fit(from_tables(nodes, edges, **COLUMNS))

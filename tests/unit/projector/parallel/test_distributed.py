@@ -112,6 +112,7 @@ FEW = CASES[::9]
 TEAMS = [(2, FEW, WHOLE), (2, FEW, DIVIDED), (4, FEW, DIVIDED), (2, CASES, DIVIDED), (4, CASES, DIVIDED)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("count", "cases", "least_entries"), everyday(TEAMS, (2, FEW, DIVIDED)))
 def test_several_compute_what_one_does(count: int, cases: list[Case], least_entries: int, tmp_path: Path) -> None:
     by_several = in_team(count, tmp_path, by_all, cases, least_entries)

@@ -17,6 +17,8 @@ from tests.support.everyday import everyday
 from tests.support.mathematics.teams import in_team
 from tests.support.models.small_graphs import GRAPHS, with_weights
 
+pytestmark = pytest.mark.ci
+
 Step = Callable[[Propagator], Propagator]
 
 

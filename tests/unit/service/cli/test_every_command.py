@@ -294,6 +294,7 @@ def completed(folder: Path, *words: str) -> list[str]:
     return ran.stdout.split()
 
 
+@pytest.mark.ci
 def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     assert completed(tmp_path, "audit", "su") == ["summary"]
     assert "--json" in completed(tmp_path, "keys", "list", "--")
