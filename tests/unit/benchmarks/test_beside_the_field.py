@@ -13,6 +13,8 @@ from benchmarks.paper.units import Unit, graph_of
 from benchmarks.report.field import table
 from benchmarks.report.results import Results
 
+pytestmark = pytest.mark.ci
+
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 
 

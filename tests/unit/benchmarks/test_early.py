@@ -1,11 +1,14 @@
 """The paper's own training: descent with momentum that stops early, and what each method makes of its weights."""
 
 import numpy as np
+import pytest
 
 from benchmarks.baselines.linear import remaining, representation, stacked
 from benchmarks.paper.forgetting.early import SPEC, STARTED, descended, early, stopped
 from benchmarks.paper.units import Unit
 from tests.support.mathematics.baselines import signs, small_graph, sum_gradient
+
+pytestmark = pytest.mark.ci
 
 
 def test_descent_has_momentum_and_returns_the_best_iteration_before_ten_without_a_rise() -> None:

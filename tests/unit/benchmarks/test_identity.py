@@ -10,6 +10,8 @@ from projector.forgetting.gram import downdate, factorise
 from projector.graph.features import FeatureMatrix
 from tests.support.models.structures import STRUCTURES, Rows
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_nodes_are_counted_by_the_rule_that_deletes_them(structure: Callable[[np.random.Generator], Rows]) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.records import RecordError, put, read, read_all
 
+pytestmark = pytest.mark.ci
+
 KEY = ("method", "seed")
 
 

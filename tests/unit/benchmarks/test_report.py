@@ -23,6 +23,8 @@ from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results
 from benchmarks.reproduce import RESULTS
 from tests.support.results import measured, unit
 
+pytestmark = pytest.mark.ci
+
 ERASER = "graph eraser, linear, metis, mean"
 PRINTED = "projector, option 1 as printed"
 
@@ -202,7 +204,6 @@ def test_seeds_that_differ_too_much_leave_a_case_undecided() -> None:
     assert measured(name, *steady).verdict is Verdict.REPRODUCED
 
 
-@pytest.mark.ci
 def test_each_claim_that_is_refuted_names_its_smallest_example_and_each_shown_one_its_test() -> None:
     results = Results.of(RESULTS)
     refuted = {each.name for each in CLAIMS if found(each, results).verdict is Verdict.REFUTED}

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.paper.units import MEASURED, Unit, write
 from benchmarks.reproduce import main
 
+pytestmark = pytest.mark.ci
+
 
 def test_the_report_is_written_beside_the_results_without_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

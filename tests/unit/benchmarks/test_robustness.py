@@ -23,6 +23,8 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind, SolverKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
+pytestmark = pytest.mark.ci
+
 #: All pairs of four nodes.
 PAIRS = np.array([[i, j] for i in range(4) for j in range(i)])
 Matrix = NDArray[np.float64]

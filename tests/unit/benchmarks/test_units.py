@@ -13,6 +13,8 @@ from benchmarks.paper.setting import ARXIV, CERTIFIED, CORA_ALONE, SMALL, is_net
 from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of, read
 from projector.errors import GraphError
 
+pytestmark = pytest.mark.ci
+
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
@@ -40,7 +42,6 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
     assert left_out == {("closeness", name) for name in far}
 
 
-@pytest.mark.ci
 @pytest.mark.needs("git")
 def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
     chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
@@ -63,7 +64,6 @@ def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_i
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.ci
 @pytest.mark.needs("git")
 def test_a_process_that_dies_is_recorded_and_replaced_and_code_that_raises_is_not_a_result(tmp_path: Path) -> None:
     runner = Runner(tmp_path)

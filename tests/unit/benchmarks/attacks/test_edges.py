@@ -16,6 +16,8 @@ from benchmarks.paper.inference.versions import leaking
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked
 
+pytestmark = pytest.mark.ci
+
 Matrix = NDArray[np.float64]
 
 

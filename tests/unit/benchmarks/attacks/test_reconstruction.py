@@ -16,6 +16,8 @@ from benchmarks.attacks.reconstruction import (
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, told
 
+pytestmark = pytest.mark.ci
+
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
 

@@ -23,6 +23,8 @@ from benchmarks.baselines.protocol import Array
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
+pytestmark = pytest.mark.ci
+
 LAM = OVR.regularization
 
 

@@ -8,6 +8,8 @@ from benchmarks.baselines.newton import deltagrad
 from benchmarks.baselines.newton.deltagrad import DeltaGrad, Secants
 from tests.support.mathematics.baselines import OVR, signs, small_graph, sum_gradient
 
+pytestmark = pytest.mark.ci
+
 
 def test_the_compact_product_is_that_of_the_bfgs_updates() -> None:
     random = np.random.default_rng(0)

@@ -24,6 +24,8 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
+pytestmark = pytest.mark.ci
+
 SOFTMAX = ModelSpec(loss=LossKind.SOFTMAX, regularization=1e-2)
 OVR = replace(SOFTMAX, loss=LossKind.OVR)
 LINEAR, GCN = Backbone(SOFTMAX), Backbone(SOFTMAX, 0)
@@ -61,7 +63,6 @@ def dense_losses(backbone: Backbone, graph: Graph, nodes: NDArray[np.int64]) -> 
     return losses
 
 
-@pytest.mark.ci
 @BACKBONES
 def test_gif_is_the_series_of_the_hessian_and_of_deleted_and_influenced_nodes_alone(backbone: Backbone) -> None:
     graph = small_graph()
@@ -88,7 +89,6 @@ def test_gif_is_the_series_of_the_hessian_and_of_deleted_and_influenced_nodes_al
         np.testing.assert_allclose(flat(influence(model, left, 0.0, 5_000)), np.linalg.solve(H, v), atol=1e-8)
 
 
-@pytest.mark.ci
 def test_gif_moves_the_weights_to_retraining_and_idea_adds_its_noise() -> None:
     graph = small_graph(nodes=60)
     nodes = deleted_from(graph)
@@ -211,7 +211,6 @@ def test_megu_corrects_and_smooths_by_the_classes_it_gave_before() -> None:
     np.testing.assert_array_equal(again.classes, left.classes)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("backbone", [LINEAR, GCN], ids=["linear", "gcn"])
 def test_gnndelete_learns_matrices_for_the_rows_in_reach(backbone: Backbone) -> None:
     ring = np.roll(np.eye(40), 1, axis=1)
@@ -269,7 +268,6 @@ def test_gnndelete_has_nothing_to_learn_from_a_node_without_edges() -> None:
     assert not graph.adjacency.toarray()[pairs[0], pairs[1]].any()
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", FIELD)
 def test_every_method_changes_the_answers_of_what_remains(name: str) -> None:
     graph = small_graph()

@@ -11,6 +11,8 @@ from benchmarks.baselines.newton.influence import Affected, Influence
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_the_step_is_newtons_on_what_remains_and_the_noise_has_the_hessians_shape(noise: float) -> None:

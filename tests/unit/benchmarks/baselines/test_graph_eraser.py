@@ -18,6 +18,8 @@ from benchmarks.baselines.retraining import Retraining
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import OVR, small_graph
 
+pytestmark = pytest.mark.ci
+
 
 def path(nodes: int) -> sp.csr_array:
     return sp.csr_array(sp.diags_array([np.ones(nodes - 1)] * 2, offsets=[1, -1]))

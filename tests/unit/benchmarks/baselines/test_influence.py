@@ -13,6 +13,8 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, PropagationKind
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
+pytestmark = pytest.mark.ci
+
 LAM = OVR.regularization
 
 

@@ -21,6 +21,8 @@ from projector import fit
 from projector.network.spec import Combine, LossKind, PropagationKind
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("kind", list(PropagationKind))
 @pytest.mark.parametrize("combine", list(Combine))

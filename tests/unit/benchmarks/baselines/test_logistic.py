@@ -9,6 +9,8 @@ from benchmarks.baselines.newton.logistic import Curvature, OneAgainstRest
 from projector import fit
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
+pytestmark = pytest.mark.ci
+
 SHAPES = {"more rows": (9, 4), "more columns": (4, 9), "one row": (1, 3)}
 
 

@@ -16,6 +16,8 @@ from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, small_graph
 from tests.support.models.small_graphs import dense
 
+pytestmark = pytest.mark.ci
+
 LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
 

@@ -1,12 +1,15 @@
 """The projective residual update against retraining, projected."""
 
 import numpy as np
+import pytest
 
 from benchmarks.baselines.linear import representation, stacked
 from benchmarks.baselines.projective_residual import ProjectiveResidual, retrained_answers
 from projector import ModelSpec
 from projector.network.spec import LossKind
 from tests.support.mathematics.baselines import small_graph
+
+pytestmark = pytest.mark.ci
 
 SPEC = ModelSpec(loss=LossKind.SQUARED, regularization=1e-2)
 

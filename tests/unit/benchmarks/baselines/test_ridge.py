@@ -15,6 +15,8 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, PropagationKind
 from tests.support.mathematics.baselines import dense_propagation, signs, small_graph
 
+pytestmark = pytest.mark.ci
+
 SQUARED = ModelSpec(loss=LossKind.SQUARED, regularization=1e-2)
 
 

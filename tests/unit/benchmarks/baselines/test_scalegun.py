@@ -15,6 +15,8 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
+pytestmark = pytest.mark.ci
+
 SPEC = replace(OVR, combine=Combine.CONCAT)
 
 

@@ -11,6 +11,8 @@ from benchmarks.baselines.shadow import sampled_hops, scope, shadow_accuracy
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, small_graph
 
+pytestmark = pytest.mark.ci
+
 GRAPH = small_graph()
 EVERY = np.arange(GRAPH.nodes)
 
