@@ -101,6 +101,7 @@ def unstarted(tmp_path: Path, lethe_start: Start, models: Models, database_url: 
     return lethe
 
 
+@pytest.mark.ci
 def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProcess) -> None:
     (file,) = unstarted.model.glob("base/features.values*")
     damage(file)

@@ -116,6 +116,7 @@ def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wh
         assert f"{wheel.packages[0]}/py.typed" in expected
 
 
+@pytest.mark.ci
 def test_all_wheels_are_of_one_version_and_come_with_the_licence(wheels: Mapping[str, Wheel]) -> None:
     for wheel in wheels.values():
         assert wheel.metadata["Version"] == VERSION
@@ -125,6 +126,7 @@ def test_all_wheels_are_of_one_version_and_come_with_the_licence(wheels: Mapping
             assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
+@pytest.mark.ci
 def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other_wheels(
     wheels: Mapping[str, Wheel],
 ) -> None:

@@ -157,6 +157,7 @@ async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     await processes.settled()
 
 
+@pytest.mark.ci
 async def test_a_process_that_is_stopped_amid_a_transaction_holds_up_no_other_and_loses_no_key(
     processes: Processes,
 ) -> None:

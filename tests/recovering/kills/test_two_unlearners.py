@@ -168,6 +168,7 @@ def titled(found: Sequence[tuple[Cause, Sequence[Fault]]]) -> list[object]:
     return [pytest.param(*one, rng.choice(policies), id=", ".join(map(str, one[1]))) for one in found]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("cause", "point"),
     everyday(

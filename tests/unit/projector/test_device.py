@@ -98,6 +98,7 @@ def test_what_is_in_a_file_is_overwritten_when_it_is_let_go(tmp_path: Path, monk
     assert not _opened_in(tmp_path)
 
 
+@pytest.mark.ci
 def test_what_is_in_a_file_is_overwritten_when_the_process_ends(tmp_path: Path) -> None:
     script = """if True:
         import os, sys, tempfile

@@ -148,6 +148,7 @@ def test_a_row_that_one_worker_alone_has_leaves_it(tmp_path: Path) -> None:
     assert one[1] == several[1] == 0.0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("count", "cases", "least_entries"), everyday(TEAMS, (2, FEW, DIVIDED)))
 def test_several_forget_what_one_does(
     count: int, cases: list[tuple[str, bool]], least_entries: int, tmp_path: Path
