@@ -38,7 +38,7 @@ pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ els
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep files of tests in memory, unless --basetemp names a folder; sweeps use the disk."""
+    """Keep the tests' files in memory, unless --basetemp names a folder; runs with sweeps use the disk."""
     try:
         require_known_variables(os.environ)
     except ConfigurationError as error:

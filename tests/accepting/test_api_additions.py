@@ -43,7 +43,6 @@ async def stored(api: Api, request_id: str) -> Targets:
     return decrypt(request.ciphertext, key, request.id)
 
 
-@pytest.mark.ci
 async def test_an_addition_is_accepted_durably_and_can_be_followed(api: Api, writer: httpx2.AsyncClient) -> None:
     body = {
         "nodes": [new_node("anna", label="b"), {"id": "bert", "features": ROW, "rejoin": True}],

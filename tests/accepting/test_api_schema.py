@@ -15,6 +15,9 @@ from tests.support.service import api_harness
 
 pytestmark = pytest.mark.ci
 
+#: What the server says to a request that its parser cannot read, which the application never sees.
+NO_HTTP = "Invalid HTTP request received."
+
 
 @dataclass(frozen=True)
 class Served:
@@ -43,7 +46,7 @@ def served(preloaded: Preloaded, templates: Templates, tmp_path_factory: pytest.
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 def test_answers_fit_their_description(served: Served, mode: str, examples: int) -> None:
     import schemathesis
-    from schemathesis.checks import positive_data_acceptance
+    from schemathesis.checks import not_a_server_error, positive_data_acceptance
     from schemathesis.core.result import Ok
 
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
@@ -59,10 +62,14 @@ def test_answers_fit_their_description(served: Served, mode: str, examples: int)
         @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
         def answers_fit(case: schemathesis.Case[Any]) -> None:
-            case.call_and_validate(
-                headers={"Authorization": f"Bearer {served.key}"},
-                # Ids that match the schema may still be unknown, as may cursors.
-                excluded_checks=[positive_data_acceptance],
-            )
+            response = case.call(headers={"Authorization": f"Bearer {served.key}"})
+            if response.text == NO_HTTP:
+                return
+            # Ids that match the schema may still be unknown, as may cursors.
+            excluded = [positive_data_acceptance]
+            if case.operation.path == "/predict-new" and response.status_code == 503:
+                # The unlearner, which answers it, is not there.
+                excluded.append(not_a_server_error)
+            case.validate_response(response, excluded_checks=excluded)
 
         answers_fit()

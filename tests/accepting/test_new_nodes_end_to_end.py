@@ -14,8 +14,6 @@ from tests.support.service.joining_world import graph_of
 from tests.support.service.published import with_key
 from tests.support.service.running import Lethe
 
-pytestmark = pytest.mark.ci
-
 #: A number that nothing else prints.
 MARKED = 0.4830261957
 ROWS = [[MARKED, -1.0, 0.5, 0.0, 1.5, 0.0, 0.0, 0.75, 0.0, -0.5, 0.0, 1.0], [0.0] * 12, [*[0.0] * 11, -2.5]]
@@ -66,6 +64,7 @@ async def test_they_are_those_of_the_library_before_and_after_deletions(
     assert str(MARKED) not in told
 
 
+@pytest.mark.ci
 async def test_they_are_those_of_the_nodes_once_they_join_and_what_could_not_join_is_refused(lethe: Lethe) -> None:
     """Without a repair, who joins without a label changes no weights."""
     before = await predicted(lethe)

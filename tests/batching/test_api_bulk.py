@@ -125,7 +125,6 @@ def unnamed(home: Path) -> list[str]:
     return [link for link in links if link.startswith(str(home)) and link.endswith("(deleted)")]
 
 
-@pytest.mark.ci
 async def test_a_download_that_a_deletion_overtakes_stays_of_one_version_and_leaves_nothing(
     ask: Asked, tmp_path: Path
 ) -> None:

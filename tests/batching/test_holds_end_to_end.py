@@ -13,8 +13,6 @@ from tests.support.service.bodies import features_body, new_node, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, ask, running
 
-pytestmark = pytest.mark.ci
-
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
@@ -89,6 +87,7 @@ async def test_nothing_for_the_same_nodes_is_applied_before_a_release(
         await until(are_told)
 
 
+@pytest.mark.ci
 async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_whether_that_is_released_or_cancelled(
     settings: Settings, together: Callable[[int], None]
 ) -> None:
@@ -126,6 +125,7 @@ async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_whether_that
         assert (await lethe.client.get("/predict/carl")).status_code == 200
 
 
+@pytest.mark.ci
 async def test_a_stop_between_the_steps_of_a_hold_loses_nothing(
     settings: Settings, together: Callable[[int], None]
 ) -> None:

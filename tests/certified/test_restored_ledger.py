@@ -18,6 +18,8 @@ from tests.support.service.repairs import Crash, crash, model_of
 from tests.support.service.running import Lethe
 from tests.support.service.sites import Site, site, trained
 
+pytestmark = pytest.mark.ci
+
 __all__ = ["site", "trained"]
 
 PROMISE = {"repair": "always", "certify": "1,1e-4", "certify_publications": 100}
@@ -74,7 +76,6 @@ def test_a_recovery_counts_what_only_one_of_the_two_knows(published: Site, monke
     published.verified_leaves()
 
 
-@pytest.mark.ci
 def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
     published: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, Route, expect
 
 from service.log.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
 from tests.support.clients.visits import LOOKS, Visit, held_log, judge
-from tests.support.everyday import everyday
 from tests.support.processes.lethe_process import KEY, LetheProcess
 
 pytestmark = [pytest.mark.ci, pytest.mark.needs("chromium")]
@@ -316,7 +315,7 @@ def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     expect(page.get_by_role("heading", name="Evidence")).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1], others="ci"))
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     judge(window.open("/login"), axe)
@@ -346,7 +345,6 @@ def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
     return [root(leaves[start:end]).hex() for start, end in ranges]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
@@ -366,7 +364,7 @@ def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    everyday(LOOKS, (400, "dark"), others="ci"),
+    LOOKS,
 )
 def test_a_drill_is_run_and_followed_without_loading_the_page_again(
     visit: Open, dashboard_database: str, axe: str, width: int, scheme: str

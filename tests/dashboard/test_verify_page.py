@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.clients.visits import LOOKS, Visit, judge
-from tests.support.everyday import every_case, everyday
+from tests.support.everyday import every_case
 from tests.support.processes.lethe_process import LetheProcess
 
 pytestmark = [pytest.mark.ci, pytest.mark.needs("chromium")]
@@ -147,7 +147,7 @@ def test_a_browser_without_the_signature_scheme_says_that_it_is_not_settled(visi
     expect(page.locator("#checks li.warn")).to_contain_text("This browser cannot check Ed25519 signatures")
 
 
-@pytest.mark.parametrize(("width", "scheme"), everyday(LOOKS, LOOKS[1], others="ci"))
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_the_page_has_no_serious_fault(visit: Open, axe: str, receipt: bytes, width: int, scheme: str) -> None:
     page = visit(width, scheme).open("/verify")
     judge(page, axe)

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from model_store.datasets.load import load_dataset
 from tests.support.documents.newcomer import Newcomer, checkout
 from tests.support.documents.shown import PAGES, Command, commands
+from tests.support.everyday import everyday
 from tests.support.models.trained_models import Models
 from tests.support.preloaded import ROOT, Start
 from tests.support.processes.lethe_process import LetheProcess, copied
@@ -183,15 +184,13 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
 
 #: A page whose commands need no running Lethe.
 GUIDE = ROOT / "CONTRIBUTING.md"
-PAGES = sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
-#: `.ci/run` follows the readme and the guide; all take minutes.
-PAGES_TO_FOLLOW = [
-    pytest.param(page, marks=pytest.mark.ci if page.name == "README.md" else pytest.mark.slow) for page in PAGES
-]
+#: `.ci/run` follows the readme and the guide; the other pages take minutes.
+PAGES_TO_FOLLOW = sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", PAGES_TO_FOLLOW, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", everyday(PAGES_TO_FOLLOW, ROOT / "README.md"), ids=lambda page: page.name)
 def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
     follow(page)
 

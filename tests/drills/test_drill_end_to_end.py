@@ -1,6 +1,6 @@
 """Drills of a Lethe process: the reported norms match the file of the weights.
 
-The everyday run has a drill of such a process in `tests/dashboard/test_dashboard.py`.
+`.ci/run` has a drill of such a process in `tests/dashboard/test_dashboard.py`.
 """
 
 from collections.abc import Callable

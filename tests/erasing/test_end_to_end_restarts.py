@@ -13,6 +13,8 @@ from tests.support.preloaded import ROOT, Start, fresh
 from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.service.homes import digests
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture
 def own(tmp_path: Path, lethe_start: Start) -> Iterator[Callable[..., LetheProcess]]:
@@ -101,7 +103,6 @@ def unstarted(tmp_path: Path, lethe_start: Start, models: Models, database_url: 
     return lethe
 
 
-@pytest.mark.ci
 def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProcess) -> None:
     (file,) = unstarted.model.glob("base/features.values*")
     damage(file)

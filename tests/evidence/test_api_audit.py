@@ -46,7 +46,6 @@ async def searched(client: httpx2.AsyncClient, **body: Any) -> Any:
     return response.json()
 
 
-@pytest.mark.ci
 async def test_the_audit_is_for_keys_with_audit_read(api: Api) -> None:
     other = await api.client(Scope.DELETIONS_READ, Scope.DELETIONS_WRITE, Scope.PREDICTIONS_READ)
     nobody = await api.client_with(None)

@@ -126,7 +126,6 @@ def rewritten(line: Line, data: st.DataObject) -> Line:
     return saying(line, {member: other(line["event"][member], data)})
 
 
-@pytest.mark.ci
 def test_the_log_as_it_is_verifies(world: World) -> None:
     report = check(world.lines, world)
     assert report.is_good, report.findings
@@ -265,7 +264,6 @@ def test_a_log_rolled_back_with_its_checkpoints_is_found_against_an_earlier_one(
     assert f"first {known.size} leaves differ from the earlier checkpoint" in finding.what
 
 
-@pytest.mark.ci
 @examples
 @given(data=st.data())
 def test_a_log_built_anew_is_found_by_the_key_and_against_any_earlier_checkpoint(

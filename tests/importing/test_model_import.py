@@ -50,7 +50,6 @@ async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
         assert beside(settings) == []
 
 
-@pytest.mark.ci
 async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failure(
     settings: Settings, new_model: Path
 ) -> None:

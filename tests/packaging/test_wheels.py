@@ -21,6 +21,8 @@ from service.version import VERSION
 from tests.support.preloaded import ROOT, Process, Start, fresh
 from tests.support.processes.lethe_process import LetheProcess
 
+pytestmark = pytest.mark.ci
+
 #: Where each wheel is built, and its packages.
 PARTS = {
     "lethe-service": (".", ("service", "model_store", "projector", "lethe_client", "migrations")),
@@ -101,7 +103,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     return built
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", PARTS)
 def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wheels: Mapping[str, Wheel]) -> None:
     wheel = wheels[name]
@@ -116,7 +117,6 @@ def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wh
         assert f"{wheel.packages[0]}/py.typed" in expected
 
 
-@pytest.mark.ci
 def test_all_wheels_are_of_one_version_and_come_with_the_licence(wheels: Mapping[str, Wheel]) -> None:
     for wheel in wheels.values():
         assert wheel.metadata["Version"] == VERSION
@@ -126,7 +126,6 @@ def test_all_wheels_are_of_one_version_and_come_with_the_licence(wheels: Mapping
             assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
-@pytest.mark.ci
 def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other_wheels(
     wheels: Mapping[str, Wheel],
 ) -> None:

@@ -17,6 +17,8 @@ from tests.support.service.kinds_world import CHANNEL
 from tests.support.service.running import Lethe, running
 from tests.support.service.sites import Site, deleted, everything, only_a_start
 
+pytestmark = pytest.mark.ci
+
 #: What a node that comes back brings.
 ROW = {str(column): 1.0 for column in range(0, 12, 2)}
 
@@ -78,7 +80,6 @@ async def statuses(lethe: Lethe, *nodes: str) -> list[int]:
     return [(await lethe.client.get(f"/predict/{node}")).status_code for node in nodes]
 
 
-@pytest.mark.ci
 def test_a_restore_of_everything_resurrects_nobody(secured: Site) -> None:
     site = secured
     site.delete(node_body("3"), node_body("5"), node_body("6"))
@@ -154,7 +155,6 @@ def test_a_ledger_that_begins_late_has_what_was_deleted_before(secured: Site) ->
     site.assert_forgotten()
 
 
-@pytest.mark.ci
 def test_deletions_go_on_while_the_ledger_cannot_be_written_and_complete_when_it_can(secured: Site) -> None:
     site = secured
     site.delete(node_body("3"))

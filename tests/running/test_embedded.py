@@ -377,7 +377,6 @@ def test_each_process_has_a_login_of_its_own_also_in_a_home_of_before(home: Path
         assert len(passwords - {make_url(servers.database_url).password}) == 2
 
 
-@pytest.mark.ci
 def test_nothing_of_a_home_is_open_to_others_and_no_folder_above_it_is_changed(
     running: tuple[Path, PrivateServers],
 ) -> None:

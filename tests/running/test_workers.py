@@ -22,6 +22,8 @@ from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.processes.workers import free_port, until_together, workers_told
 
+pytestmark = pytest.mark.ci
+
 __all__ = ["cora"]
 
 #: Equal to the last digit, or up to the rounding of sums.
@@ -151,7 +153,6 @@ def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray
     return served.lethe.weights(), np.array([list(one.probabilities.values()) for one in answer.predictions])
 
 
-@pytest.mark.ci
 def test_two_add_and_correct_what_one_does_also_if_one_of_them_is_killed(
     small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
 ) -> None:
@@ -196,7 +197,6 @@ def test_a_worker_that_is_stopped_is_missed_and_taken_in_once_it_goes_on(
         assert lethe.delete(["1"]).status == "completed"
 
 
-@pytest.mark.ci
 def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
 ) -> None:

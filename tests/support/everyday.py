@@ -1,4 +1,4 @@
-"""Which tests, and which parameters of them, every run takes; the others run only in `.ci/run` or in sweeps."""
+"""Which tests, and which parameters of them, run without `--slow`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 
-#: For each `-m` of the launcher: the marks of the tests that it leaves out.
-LEFT_OUT = {"not slow and not ci": ("ci", "slow"), "not slow": ("slow",)}
+#: The `-m` of pyproject.toml, and that of `--ci`.
+EVERYDAY, CI = "not slow and not ci", "not slow"
+#: For each of them: the marks of the tests that it leaves out.
+LEFT_OUT = {EVERYDAY: ("ci", "slow"), CI: ("slow",)}
 
 
-def everyday(values: Iterable[Any], *kept: Any, others: str = "slow") -> list[Any]:
-    """Mark all parameters of a test except the `kept` as slow, or as `others`; a tuple is one value for each name."""
+def everyday(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Mark all parameters of a test except the `kept` as slow; a tuple is one value for each name."""
     values = list(values)
     assert all(value in values for value in kept), "what is kept for every day is none of the parameters"
-    mark = getattr(pytest.mark, others)
-    return [
-        value if value in kept else pytest.param(*value if isinstance(value, tuple) else (value,), marks=mark)
-        for value in values
-    ]
+    return [value if value in kept else _slow(*value if isinstance(value, tuple) else (value,)) for value in values]
 
 
 def every_pair(**choices: Sequence[Any]) -> pytest.MarkDecorator:

@@ -17,7 +17,7 @@ class _Failures:
         lines = str(report.longrepr).splitlines() if crash is None else crash.message.splitlines()
         terminal.ensure_newline()
         terminal.write_line(f"FAILED in {report.when}: {lines[0] if lines else ''}", red=True)
-        option = next((f"--{mark} " for mark in ("slow", "ci") if mark in report.keywords), "")
+        option = "--slow " if "slow" in report.keywords else ""
         terminal.write_line(f"  again: ./lethe test -n0 {option}{shlex.quote(report.nodeid)}")
 
 

@@ -9,7 +9,7 @@ import psutil
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "lethe-tests-"
-#: Required free space, in the file system and in memory (bytes); everyday tests use at most a quarter of it.
+#: Required free space, in the file system and in memory (bytes); runs without sweeps use less.
 _ROOM = 4 << 30
 
 

@@ -280,7 +280,7 @@ def _first_failure(copy: Path, tests: tuple[str, ...]) -> str | None:
     # pytest runs a file once, even if it is named twice.
     existing = [test for test in tests if (copy / test.partition("::")[0]).exists()]
     command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
-    command += [f"--timeout={_TEST_HANGS_AFTER_S}", *existing]
+    command += ["-m", "not slow", f"--timeout={_TEST_HANGS_AFTER_S}", *existing]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(

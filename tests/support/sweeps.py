@@ -1,7 +1,8 @@
 """The slow sweeps, `./lethe test --slow`, resume where they were interrupted.
 
-Passed cases are not repeated while no source file has changed; a complete run forgets them. Other runs do not collect
-the thousands of items of tests that they leave out entirely, nor import such modules.
+Passed cases are not repeated while no source file has changed; a complete run forgets them. Other runs neither collect
+tests that they leave out nor import modules that have only such tests. A test or file that is named runs also if it is
+marked `ci`.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.everyday import LEFT_OUT
+from tests.support.everyday import CI, EVERYDAY, LEFT_OUT
 from tests.support.preloaded import ROOT
 
 _FOLDERS = ("projector", "model_store", "service", "lethe_client", "benchmarks", "tests")
@@ -74,8 +75,12 @@ class _Progress:
         return f"resuming: {len(self._passed)} slow cases have passed" if self._passed else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.markexpr == "slow or not slow" and not config.option.collectonly:
+    option, names_tests = config.option, any("::" in given for given in config.args)
+    if option.markexpr == EVERYDAY and (names_tests or any(given.endswith(".py") for given in config.args)):
+        option.markexpr = CI
+    if option.markexpr == "slow or not slow" and not option.collectonly and not names_tests:
         config.pluginmanager.register(_Progress(config))
 
 

@@ -22,6 +22,8 @@ from tests.support.kills.keys_process import targets_of
 from tests.support.preloaded import Preloaded, Process
 from tests.support.service.db_harness import MODEL, Database, open_database, until
 
+pytestmark = pytest.mark.ci
+
 _ASKED = 9
 
 Doom = tuple[FailurePoint, int, signal.Signals]
@@ -145,7 +147,6 @@ async def processes(database_url: str, tmp_path: Path, preloaded: Preloaded) -> 
         yield Processes(db, preloaded, tmp_path / "keys", random.Random(SEED))
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("point", everyday(KEY_POINTS, FailurePoint.KEYS_RESERVED, FailurePoint.KEYS_EMPTIED))
 async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     processes: Processes, point: FailurePoint
@@ -157,7 +158,6 @@ async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
     await processes.settled()
 
 
-@pytest.mark.ci
 async def test_a_process_that_is_stopped_amid_a_transaction_holds_up_no_other_and_loses_no_key(
     processes: Processes,
 ) -> None:

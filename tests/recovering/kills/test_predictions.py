@@ -1,6 +1,6 @@
 """No prediction is from a version older than a known applied one, whatever is killed, stopped or restored.
 
-Every run takes two faults of one service; the slow ones take the others. The whole checker, with each scenario in
+`.ci/run` takes two faults of one service; the slow ones take the others. The whole checker, with each scenario in
 full, is `python -m tests.support.predictions.checker`; see there.
 """
 

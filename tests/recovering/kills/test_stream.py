@@ -11,6 +11,8 @@ from service.processes.private_servers import running_servers
 from tests.support.kills.deletions import Run, Runs
 from tests.support.kills.faults import Action, Fault
 
+pytestmark = pytest.mark.ci
+
 #: States of entries in the stream: not yet delivered, delivered, in a batch.
 _POINTS = (FailurePoint.PUBLISHED, FailurePoint.RELAYED, FailurePoint.CLAIMED, FailurePoint.BATCHED)
 _CHANGES = (Action.EMPTY_VALKEY, Action.TRIM_STREAM, Action.DUPLICATE_STREAM)
@@ -44,7 +46,6 @@ def disturbing(seed: int) -> Callable[[Run], None]:
     return disturb
 
 
-@pytest.mark.ci
 def test_each_deletion_happens_once_whatever_becomes_of_stream_and_unlearner(runs: Runs) -> None:
     faults = [Fault(Action.EMPTY_VALKEY, FailurePoint.PUBLISHED), Fault(Action.KILL_IT, FailurePoint.ERASED)]
     runs.check(faults, between=disturbing(0), api_workers=2)

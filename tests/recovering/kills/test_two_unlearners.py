@@ -27,6 +27,8 @@ from tests.support.processes.lethe_process import copied
 from tests.support.service.homes import digests
 from tests.support.service.repair_world import query
 
+pytestmark = pytest.mark.ci
+
 #: A check takes the cause of the version begun, the faults that the first meets in it, and the repair policy.
 Check = Callable[[Cause, Sequence[Fault], str], None]
 
@@ -168,7 +170,6 @@ def titled(found: Sequence[tuple[Cause, Sequence[Fault]]]) -> list[object]:
     return [pytest.param(*one, rng.choice(policies), id=", ".join(map(str, one[1]))) for one in found]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("cause", "point"),
     everyday(

@@ -78,7 +78,6 @@ def test_delta_is_what_leaving_one_out_gives(kind: str) -> None:
     assert max(expected) <= np.linalg.norm(X, axis=1).max() * (1 + 1e-12)
 
 
-@pytest.mark.ci
 def test_delta_of_cora_is_what_leaving_one_out_gives() -> None:
     X = graph_of(Unit("delta", "cora", "raw", 0)).features
     X = X.toarray().astype(np.float64) if not isinstance(X, np.ndarray) else X

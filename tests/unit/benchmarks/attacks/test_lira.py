@@ -114,7 +114,6 @@ def area(told: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
     return attack(compared, told.members)["auc"], attack(unlearned, told.members)["auc"]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("loss", [LossKind.OVR, LossKind.SOFTMAX])
 def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_repair(
     loss: LossKind,

@@ -11,7 +11,6 @@ from torch import nn
 
 from benchmarks.baselines.nonlinear import Kind, Layers, Network, tensors
 from benchmarks.baselines.protocol import accuracy
-from tests.support.everyday import everyday
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
 pytestmark = pytest.mark.ci
@@ -88,7 +87,7 @@ def test_a_network_computes_the_formula_of_its_paper(kind: Kind, formula: object
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("kind", everyday(Kind, Kind.GCN, others="ci"))
+@pytest.mark.parametrize("kind", Kind)
 def test_training_learns_is_repeatable_and_leaves_no_trace_of_the_deleted(kind: Kind) -> None:
     graph = small_graph(nodes=40, features=6)
     nodes = np.flatnonzero(graph.train_mask)[:3]

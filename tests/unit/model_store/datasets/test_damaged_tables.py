@@ -15,6 +15,8 @@ from projector.graph.tables import TableOptions
 from tests.support.models.cora_tables import WRITERS
 from tests.support.models.users import COLUMNS, users
 
+pytestmark = pytest.mark.ci
+
 Random = np.random.Generator
 Damage = Callable[[pa.Table, Random], pa.Table]
 
@@ -140,7 +142,6 @@ def sweep(folder: Path, seconds: float, seed: int) -> tuple[int, int]:
     return read, refused
 
 
-@pytest.mark.ci
 def test_damaged_tables_are_refused_in_words_and_nothing_is_lost_in_silence(tmp_path: Path) -> None:
     assert sum(sweep(tmp_path, seconds=5, seed=0)) > 0
 
