@@ -327,17 +327,22 @@ class QueueDepth:
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        #: By model: the queued count per key, and when it was read.
-        self._counts: dict[str, tuple[Counter[UUID], float]] = {}
+        #: By model: the queued count per key.
+        self._counts: dict[str, Counter[UUID]] = {}
+        self._cleared_at = float("-inf")
+
+    def begin_group(self) -> None:
+        """Drop counts that are too old. Not within a group: no row yet tells of the requests of it that were admitted."""
+        if time.monotonic() - self._cleared_at > _FRESH_SECONDS:
+            self.read_again()
 
     async def refusal(self, conn: AsyncConnection, model: str, api_key_id: UUID, count: int) -> QueueFull | None:
         """Count `count` more for a key if they fit; otherwise return the refusal."""
         if self._limit is None:
             return None
-        queued, read_at = self._counts.get(model, (Counter[UUID](), float("-inf")))
-        if time.monotonic() - read_at > _FRESH_SECONDS:
-            queued = Counter(await RequestRepository(conn).queued_by_key(model))
-            self._counts[model] = queued, time.monotonic()
+        if model not in self._counts:
+            self._counts[model] = Counter(await RequestRepository(conn).queued_by_key(model))
+        queued = self._counts[model]
         if queued[api_key_id] + count > self._limit:
             return queue_full(f"More than {self._limit} nodes asked for with this API key")
         if queued.total() + count > _KEYS * self._limit:
@@ -348,3 +353,4 @@ class QueueDepth:
     def read_again(self) -> None:
         """Drop all counts: they may include requests that were not stored."""
         self._counts.clear()
+        self._cleared_at = time.monotonic()

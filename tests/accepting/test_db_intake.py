@@ -15,6 +15,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
 from service.errors import Conflict, InvalidRequest, QueueFull, Unavailable
+from service.requests import callers
 from service.requests.drill_rows import DrillOpen
 from service.requests.intake import Accepted, Intake
 from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
@@ -166,7 +167,11 @@ async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: s
     assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
 
 
-async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fresh_seconds", [3600.0, -1.0], ids=["counts stay fresh", "counts are old at once"])
+async def test_a_full_queue_takes_what_fits_and_answers_repetitions(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_seconds: float
+) -> None:
+    monkeypatch.setattr(callers, "_FRESH_SECONDS", fresh_seconds)
     async with open_database(database_url, tmp_path, max_queued_nodes=5) as db:
         first = await db.intake.accept(db.new("1", "2", "3", key="k"))
         calls = [
