@@ -314,27 +314,19 @@ def refuse(group: Iterable[PendingCall], error: Exception) -> None:
 
 
 #: Maximum age of a count before it is read again (seconds).
-_FRESH_SECONDS = 0.25
+FRESH_SECONDS = 0.25
 #: Number of keys that can fill their share of the queue.
 _KEYS = 4
 
 
 class QueueDepth:
-    """Admits requests up to `limit` queued nodes and edges per key, and `_KEYS` times as many in total.
-
-    A key that fills its own share thus leaves room for others. No limit (None) admits everything.
-    """
+    """Admits up to `limit` queued nodes and edges per key, and `_KEYS` times as many in total; None admits all."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         #: By model: the queued count per key.
         self._counts: dict[str, Counter[UUID]] = {}
         self._cleared_at = float("-inf")
-
-    def begin_group(self) -> None:
-        """Drop counts that are too old. Not within a group: no row yet tells of the requests of it that were admitted."""
-        if time.monotonic() - self._cleared_at > _FRESH_SECONDS:
-            self.read_again()
 
     async def refusal(self, conn: AsyncConnection, model: str, api_key_id: UUID, count: int) -> QueueFull | None:
         """Count `count` more for a key if they fit; otherwise return the refusal."""
@@ -350,7 +342,8 @@ class QueueDepth:
         queued[api_key_id] += count
         return None
 
-    def read_again(self) -> None:
-        """Drop all counts: they may include requests that were not stored."""
-        self._counts.clear()
-        self._cleared_at = time.monotonic()
+    def read_again(self, *, after_s: float = 0.0) -> None:
+        """Drop counts of that age. Not amid a group: what was admitted of it is in no row yet."""
+        if time.monotonic() - self._cleared_at >= after_s:
+            self._counts.clear()
+            self._cleared_at = time.monotonic()

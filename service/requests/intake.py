@@ -250,7 +250,7 @@ class Intake:
         Others are refused, and their idempotency key passes to the next request with it. A request whose key belongs to
         an `earlier` request, or to one admitted before it, is a repetition.
         """
-        self._depth.begin_group()
+        self._depth.read_again(after_s=callers.FRESH_SECONDS)
         admitted: list[PendingCall] = []
         used = set(earlier)
         for waiting in group:

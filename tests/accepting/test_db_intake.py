@@ -171,7 +171,7 @@ async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: s
 async def test_a_full_queue_takes_what_fits_and_answers_repetitions(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_seconds: float
 ) -> None:
-    monkeypatch.setattr(callers, "_FRESH_SECONDS", fresh_seconds)
+    monkeypatch.setattr(callers, "FRESH_SECONDS", fresh_seconds)
     async with open_database(database_url, tmp_path, max_queued_nodes=5) as db:
         first = await db.intake.accept(db.new("1", "2", "3", key="k"))
         calls = [
