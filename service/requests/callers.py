@@ -328,18 +328,18 @@ class QueueDepth:
         self._counts: dict[str, Counter[UUID]] = {}
         self._cleared_at = float("-inf")
 
-    async def refusal(self, conn: AsyncConnection, model: str, api_key_id: UUID, count: int) -> QueueFull | None:
-        """Count `count` more for a key if they fit; otherwise return the refusal."""
+    async def refusal(self, conn: AsyncConnection, new: NewRequest) -> QueueFull | None:
+        """Count a request for its key if it fits; otherwise return the refusal."""
         if self._limit is None:
             return None
-        if model not in self._counts:
-            self._counts[model] = Counter(await RequestRepository(conn).queued_by_key(model))
-        queued = self._counts[model]
-        if queued[api_key_id] + count > self._limit:
+        if new.model not in self._counts:
+            self._counts[new.model] = Counter(await RequestRepository(conn).queued_by_key(new.model))
+        queued, count = self._counts[new.model], new.targets.count
+        if queued[new.api_key_id] + count > self._limit:
             return queue_full(f"More than {self._limit} nodes asked for with this API key")
         if queued.total() + count > _KEYS * self._limit:
             return queue_full(f"More than {_KEYS * self._limit} nodes, of all API keys together,")
-        queued[api_key_id] += count
+        queued[new.api_key_id] += count
         return None
 
     def read_again(self, *, after_s: float = 0.0) -> None:

@@ -260,9 +260,7 @@ class Intake:
             if not await _may_begin(conn, waiting, admitted):
                 refuse([waiting], DrillOpen())
                 continue
-            new = waiting.new
-            full = await self._depth.refusal(conn, new.model, new.api_key_id, new.targets.count)
-            if full is not None:
+            if (full := await self._depth.refusal(conn, waiting.new)) is not None:
                 refuse([waiting], full)
                 continue
             admitted.append(waiting)
