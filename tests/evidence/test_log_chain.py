@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from service.log.canonical import canonical
 from service.log.checkpoints import Signer
 from service.log.export import verify_export
@@ -34,7 +32,6 @@ def moved_to(line: Line, index: int) -> str:
     return canonical(json.loads(line["leaf"]) | {"index": index}).decode()
 
 
-@pytest.mark.slow
 async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_signed_anew(
     deferring: Settings, tmp_path: Path, gate: Gate, together: Callable[[int], None]
 ) -> None:

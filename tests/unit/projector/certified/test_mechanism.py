@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from model_store.datasets.load import load_dataset
 from projector import Certificate, ModelSpec, fit, from_arrays
 from projector.certified.gaussian import delta_at, largest_mu
-from projector.certified.mechanism import calibrate, published, radius
+from projector.certified.mechanism import calibrate, mechanism_for, published, radius, shown
 from projector.certified.noise import ERROR, rounded_normal
-from projector.certified.publication import SECRET_BYTES, Mechanism, Promise
+from projector.certified.publication import SECRET_BYTES, Mechanism, Promise, Publication
 from projector.errors import PromiseError
+from projector.forgetting.optimum import stacked
 from projector.forgetting.status import TOLERANCE
 from projector.network.losses import loss_of
 from projector.network.spec import LossKind
@@ -125,6 +126,18 @@ def test_a_version_is_published_the_same_again_and_no_other_is(mechanism: Mechan
     first, again, later = (published(mechanism, W, certificate, SECRET, version) for version in (4, 4, 5))
     assert torch.equal(first, again)
     assert float((first - later).abs().median()) > mechanism.sigma / 2
+
+
+def test_weights_of_features_and_of_labels_are_published_in_their_places() -> None:
+    ring = np.stack([np.arange(60), np.roll(np.arange(60), 1)])
+    features = np.random.default_rng(0).normal(size=(60, 5))
+    graph = from_arrays(np.hstack([ring, ring[::-1]]), features, np.arange(60) % 3)
+    state = fit(graph, ModelSpec(label_hops=2))._held.state
+    mechanism = mechanism_for(PROMISE, state, loss_of(LossKind.SOFTMAX), 1e-4, TOLERANCE)
+    public = shown(Publication(PROMISE, mechanism, SECRET), state, Certificate(0.0, 0.0))
+    assert public.labels is not None
+    assert [span.W.shape for span in public.spans] == [span.W.shape for span in state.spans]
+    assert torch.equal(stacked(public), published(mechanism, stacked(state), Certificate(0.0, 0.0), SECRET, 0))
 
 
 def test_weights_beyond_the_cap_are_not_published(mechanism: Mechanism) -> None:
