@@ -3,10 +3,12 @@
 Each checkout runs in its own process, on the same model and nodes and in turn, so that the ratio holds on a machine
 whose speed drifts. The figures are processor time, which other work disturbs less than wall-clock time: for a batch
 without repair (projection, live graph, predictions), for the repair that follows, and for both. *After the answer* is
-what a batch leaves to be done before the deletion is completed. *Retraining* goes from zero to the tolerance of the
-repair, once for each size. Nothing is committed, so every turn starts from the same state.
+what a batch leaves to be done before the deletion is completed. *Retraining* is training from zero to the tolerance of
+the repair, with H at hand where products use it, once for each size. Nothing is committed, so every turn starts from
+the same state.
 
     python -m benchmarks.performance.batches.against --other ../before [--dataset cora …] [--size 1 64] [--turns 9]
+        [--hops 2] [--combine last]
 
 A size below 1 is a share of the nodes.
 """
@@ -31,10 +33,10 @@ DATASETS = ("cora", "citeseer", "amazon_photo")
 WHAT = ("batch", "repair", "after the answer", "retraining")
 
 
-def work(dataset: str) -> None:
+def work(dataset: str, hops: int, combine: str) -> None:
     """Answer each line `SIZE SEED` on standard input with the processor milliseconds of the parts of `WHAT`.
 
-    Retrains for seed 1 alone.
+    The model has this number of hops, combined so. Retrains for seed 1 alone.
     """
     import torch
 
@@ -44,14 +46,15 @@ def work(dataset: str) -> None:
     from projector.forgetting.optimum import stacked
     from projector.forgetting.repair import RepairRun
     from projector.forgetting.status import TOLERANCE
-    from projector.network.spec import ModelSpec
-    from projector.solvers.newton import Newton
+    from projector.network.spec import Combine, ModelSpec
+    from projector.solvers.newton import minimise
     from service.domain.states import RepairPolicy
     from service.unlearner.placement import Placement
     from service.unlearner.resident import Resident
 
     graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)
-    model = build_model(graph, ModelSpec(), name="against", dataset=dataset, split="full", device="cpu")
+    spec = ModelSpec(hops=hops, combine=Combine(combine))
+    model = build_model(graph, spec, name="against", dataset=dataset, split="full", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         store = model.write(Path(folder) / "model")
         version = store.read_version(store.current())
@@ -80,19 +83,21 @@ def work(dataset: str) -> None:
             span.gram.settle()
         taken.append(time.process_time() - began)
         if seed == 1:
+            objective = projected.training_rows.objective(resident.committed.regularization)
             began = time.process_time()
-            newton = Newton(objective, objective.at(torch.zeros_like(stacked(state))), TOLERANCE / 2)
-            while not newton.finished:
-                newton.step()
+            minimise(objective, torch.zeros_like(stacked(state)), TOLERANCE / 2, lambda *of: None)
             taken.append(time.process_time() - began)
         print(*(seconds * 1000 for seconds in taken))
 
 
-def start(checkout: Path, dataset: str) -> "subprocess.Popen[str]":
+def start(checkout: Path, dataset: str, hops: int, combine: str) -> "subprocess.Popen[str]":
     """Start a worker on the code of `checkout`, with its own script of this name or else this one."""
     script = next((checkout / "benchmarks").rglob("against.py"), Path(__file__))
     return subprocess.Popen(
-        [sys.executable, "-P", "-u", "-W", "ignore", script, "--worker", dataset],
+        [
+            sys.executable, "-P", "-u", "-W", "ignore", script,
+            "--worker", dataset, "--hops", str(hops), "--combine", combine,
+        ],
         cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -126,10 +131,12 @@ def main() -> None:
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))
     parser.add_argument("--size", nargs="+", type=float, default=[1, 64])
     parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--hops", type=int, default=2)
+    parser.add_argument("--combine", choices=["last", "concat"], default="last")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.worker)
+        work(options.worker, options.hops, options.combine)
         return
     if options.other is None:
         parser.error("name a checkout with --other")
@@ -137,7 +144,8 @@ def main() -> None:
     print("| dataset | deleted | what | here, ms | other, ms | median ratio | quartiles of the ratio |")
     print("| --- | ---: | --- | ---: | ---: | ---: | --- |")
     for dataset in options.dataset:
-        workers = [start(checkout, dataset) for checkout in (ROOT, options.other.resolve())]
+        given = dataset, options.hops, options.combine
+        workers = [start(checkout, *given) for checkout in (ROOT, options.other.resolve())]
         first = [worker.stdout.readline().strip() if worker.stdout else "" for worker in workers]
         print(*first, sep="\n", file=sys.stderr)
         for share in options.size:
