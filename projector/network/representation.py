@@ -36,9 +36,9 @@ def transposed_product(H: Tensor, R: Tensor) -> Tensor:
     """Return H^T R, (p, C), for H (n, p) and R (n, C) of one dtype.
 
     [4,590 x 745, C = 8, in float32: (R^T H)^T is 3 times as fast as H^T R; 18,217 x 500, C = 3: 9 times. With C = 40
-    H^T R is faster.]
+    it is 1.4 times as fast in float64, and no faster in float32.]
     """
-    return (R.T @ H).T if R.shape[1] < _FEW_COLUMNS else H.T @ R
+    return (R.T @ H).T if R.shape[1] < _FEW_COLUMNS or R.dtype == torch.float64 else H.T @ R
 
 
 class Representation:
@@ -270,7 +270,8 @@ class DenseRepresentation(Representation):
 
     def logits(self, W: Tensor) -> Tensor:
         """Return H W, (n_own, C)."""
-        return self._H @ W
+        # (W^T H^T)^T is twice as fast as H W. [12,000 x 800, C = 40, in float64.]
+        return (W.T @ self._H.T).T.contiguous()
 
     def transposed(self, R: Tensor) -> Tensor:
         """Return H^T R, (p, C), from this worker's rows of R, (n_own, C)."""
