@@ -1,4 +1,4 @@
-"""Newton's method at the bends of the smoothed hinge, and the objects that it leaves."""
+"""Newton's method at the bends of the smoothed hinge and near the optimum, and the objects that it leaves."""
 
 import gc
 import weakref
@@ -44,6 +44,31 @@ def test_a_row_far_larger_than_the_others_does_not_keep_it_from_the_optimum(
     assert error <= 1e-12 * np.linalg.norm(best)
     assert np.linalg.norm(solver.best.W.numpy() - best) <= 5e-9 * np.linalg.norm(best)
     assert solver.converged
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR])
+def test_a_step_that_can_reach_the_tolerance_does(loss: LossKind) -> None:
+    """Where the relative gradient is 4e-5, F is so nearly quadratic that one step ends at 5e-9."""
+    rng = np.random.default_rng(0)
+    rows, y = rng.standard_normal((60, 8)), rng.integers(0, 3, 60)
+    rows[20:40], rows[:, 7] = rows[:20], rows[:, 6]
+    rows[40:44] = 0.0
+    spec = ModelSpec(hops=1, combine=Combine.LAST, loss=loss, regularization=1e-2)
+    model = SmallModel(rows, np.zeros((60, 60)), y, np.ones(60, dtype=np.bool_), spec, classes=3)
+    objective = model.objective()
+    optimum = minimise(objective, torch.zeros((8, 3), dtype=torch.float64), 1e-13, lambda *_: None).point
+    best, _ = Problem(rows.astype(np.longdouble), y, 3, loss, spec.regularization).precise_minimum()
+    for seed in range(20):
+        aside = torch.randn((8, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        start = objective.at(optimum.W + 1e-6 * aside)
+        start = objective.at(optimum.W + 4e-11 / start.relative_gradient * aside)
+        assert start.relative_gradient == pytest.approx(4e-5, rel=1e-2)
+        solver = Newton(objective, start, 5e-9)
+        while not solver.finished:
+            solver.step()
+        assert solver.converged
+        assert solver.iterations == 1
+        assert np.linalg.norm(solver.best.W.numpy() - best) <= 5e-9 * np.linalg.norm(best)
 
 
 def test_training_leaves_nothing_of_the_graph_behind_for_the_garbage_collector() -> None:
