@@ -37,8 +37,8 @@ MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
 #: Smallest share of the gradient to solve to, in double and in single precision.
 _PRECISE, _SINGLE = 1e-6, 1e-4
-#: Share of the tolerance that the last step may leave of its equations. F's third derivatives and rounding add little.
-_LEFT_AT_END = 0.8
+#: Share of the tolerance that the equations of the last step may leave; F's higher derivatives and rounding add the rest.
+_LEFT_AT_END = 0.5
 #: Steps in single precision that may leave more than half of their equations.
 _MISSES = 1
 #: A step is long enough once F's slope along it has fallen to this share.
