@@ -37,7 +37,7 @@ MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
 #: Smallest share of the gradient to solve to, in double and in single precision.
 _PRECISE, _SINGLE = 1e-6, 1e-4
-#: Share of the tolerance that the equations of the last step may leave; F's higher derivatives and rounding add the rest.
+#: Share of the tolerance that the last step may leave of its equations. Rounding and the shape of F add the rest.
 _LEFT_AT_END = 0.5
 #: Steps in single precision that may leave more than half of their equations.
 _MISSES = 1
