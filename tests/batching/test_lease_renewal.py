@@ -1,5 +1,6 @@
 """Lease renewal: the lease never ends unnoticed, and work under it ends with it."""
 
+import asyncio
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from structlog.testing import capture_logs
 
 from model_store.store import Store
 from model_store.versions import VersionRef
+from model_store.work import Work
 from service.db import lease as leases
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
@@ -64,6 +66,35 @@ async def test_what_a_successor_has_done_is_no_contradiction_to_one_that_lost_it
             raise error
 
 
+async def test_a_renewal_waits_for_its_time_and_none_outlives_the_block(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await _acquired(db)
+    waits: list[float] = []
+    renewed_after: list[int] = []
+
+    async def pause(keeper: LeaseKeeper, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            await asyncio.Event().wait()
+
+    async def renew(engine: Engine, held: Lease, told: LeaseReport | None) -> Lease:
+        renewed_after.append(len(waits))
+        if len(renewed_after) > 2:
+            raise LeaseLost("It was renewed too often.", "Wait.")
+        return held
+
+    async def is_over() -> bool:
+        return len(waits) == 3 or len(renewed_after) > 2
+
+    monkeypatch.setattr(LeaseKeeper, "_pause", pause)
+    monkeypatch.setattr(leases, "renew", renew)
+    async with holding(db.engine, lease):
+        await until(is_over)
+    assert (waits, renewed_after) == ([lease.ttl_seconds / 4] * 3, [1, 2])
+    assert "lease-renewal" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
 async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
     lease = await leases.acquire(db.engine, MODEL, "one", 600)
     assert lease is not None
@@ -116,7 +147,7 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
 
 @pytest.mark.ci
 async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
-    tmp_path: Path, database_url: str, redis_url: str
+    tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
@@ -136,6 +167,16 @@ async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
 
         await until(is_serving)
         assert (await told()).device == "cpu"
+        begin = Work.begin
+        begun: list[str] = []
+
+        def recorded(work: Work, what: str, amount: float = 0) -> None:
+            begun.append(what)
+            begin(work, what, amount)
+
+        monkeypatch.setattr(Work, "begin", recorded)
+        await lethe.completed(await lethe.delete("5"))
+        assert "Writing the new version" in begun
     assert (await told()).condition == Condition(Phase.STOPPED)
     await engine.dispose()
 

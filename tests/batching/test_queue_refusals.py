@@ -1,6 +1,8 @@
 """A Redis that answers but does not work: readiness and a metric report it, with the cause, until it recovers."""
 
 import contextlib
+import errno
+import os
 import re
 import socket
 import threading
@@ -70,6 +72,12 @@ def test_a_node_of_a_cluster_is_refused_without_its_address(error: ResponseError
     assert "part of a cluster" in refused.detail
     assert "cluster mode disabled" in refused.remedy
     assert "10.0.0.3" not in f"{refused}"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ECONNREFUSED])
+def test_an_outage_is_told_in_the_systems_words_without_the_address(number: int) -> None:
+    told = refusal(OSError(number, "Connect call failed ('10.0.0.7', 6379)")).detail
+    assert (os.strerror(number) in told, "10.0.0.7" in told) == (True, False)
 
 
 async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_need(

@@ -115,6 +115,11 @@ def test_what_is_published_is_a_sum_on_the_grid(mechanism: Mechanism) -> None:
     assert np.array_equal(found.numpy().ravel(), steps * mechanism.step)
 
 
+def test_the_grid_is_as_coarse_as_a_thousandth_of_the_sensitivity_allows(mechanism: Mechanism) -> None:
+    share = mechanism.step * math.sqrt(mechanism.weights) / mechanism.sensitivity
+    assert 2.0**-11 < share <= 2.0**-10 * (1 + 1e-9)
+
+
 def test_the_noise_has_the_deviation_that_was_calibrated(mechanism: Mechanism) -> None:
     zeros = torch.zeros((1_433, 7), dtype=torch.float64)
     draws = [published(mechanism, zeros, Certificate(0.0, 0.0), SECRET, version).numpy() for version in range(20)]
