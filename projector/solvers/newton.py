@@ -174,8 +174,8 @@ class Newton:
 def _share(relative_gradient: float, tolerance: float, precision: torch.dtype, slow: int) -> float:
     """Return the share of the gradient that a step may leave, after `slow` steps that did not halve the gradient.
 
-    It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982). It is
-    exactly what reaches the tolerance if one step can: its precision must allow that, and so must F, which differs from
+    It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982). It
+    reaches half of the tolerance if one step can: its precision must allow that, and so must F, which differs from
     its quadratic model by a share of about the relative gradient. [arXiv: a quarter of that.]
 
     It also falls with `slow`, because of the smoothed hinge: a loosely solved step follows only a row far larger than

@@ -313,7 +313,7 @@ def refuse(group: Iterable[PendingCall], error: Exception) -> None:
             waiting.answer.set_exception(error)
 
 
-#: Maximum age of a count before it is read again (seconds).
+#: Maximum age of a count at the start of a group (seconds).
 FRESH_SECONDS = 0.25
 #: Number of keys that can fill their share of the queue.
 _KEYS = 4
@@ -343,7 +343,7 @@ class QueueDepth:
         return None
 
     def read_again(self, *, after_s: float = 0.0) -> None:
-        """Drop counts of that age. Not amid a group: what was admitted of it is in no row yet."""
+        """Drop all counts if the last time was that long ago. Not amid a group: what it admitted is in no row yet."""
         if time.monotonic() - self._cleared_at >= after_s:
             self._counts.clear()
             self._cleared_at = time.monotonic()

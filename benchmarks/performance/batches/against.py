@@ -4,8 +4,8 @@ Each checkout runs in its own process, on the same model and nodes and in turn, 
 whose speed drifts. The figures are processor time, which other work disturbs less than wall-clock time: for a batch
 without repair (projection, live graph, predictions), for the repair that follows, and for both. *After the answer* is
 what a batch leaves to be done before the deletion is completed. *Retraining* is training from zero to the tolerance of
-the repair, with H at hand where products use it, once for each size. Nothing is committed, so every turn starts from
-the same state.
+the repair, with H at hand where products use it, once for each size; earlier scripts retrained without H, which takes
+longer. Nothing is committed, so every turn starts from the same state.
 
     python -m benchmarks.performance.batches.against --other ../before [--dataset cora …] [--size 1 64] [--turns 9]
         [--hops 2] [--combine last]
@@ -93,11 +93,10 @@ def work(dataset: str, hops: int, combine: str) -> None:
 def start(checkout: Path, dataset: str, hops: int, combine: str) -> "subprocess.Popen[str]":
     """Start a worker on the code of `checkout`, with its own script of this name or else this one."""
     script = next((checkout / "benchmarks").rglob("against.py"), Path(__file__))
+    # Earlier scripts know this model alone.
+    shape = [] if (hops, combine) == (2, "last") else ["--hops", str(hops), "--combine", combine]
     return subprocess.Popen(
-        [
-            sys.executable, "-P", "-u", "-W", "ignore", script,
-            "--worker", dataset, "--hops", str(hops), "--combine", combine,
-        ],
+        [sys.executable, "-P", "-u", "-W", "ignore", script, "--worker", dataset, *shape],
         cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
