@@ -10,12 +10,13 @@ import torch
 
 from projector.graph.features import FeatureMatrix
 from projector.network.inputs import inputs_of
-from projector.network.losses import loss_of
+from projector.network.losses import Loss, Regression, loss_of
 from projector.network.propagation import Propagator
-from projector.network.representation import Representation
+from projector.network.representation import DenseRepresentation, Representation
 from projector.network.spec import Combine, LossKind, ModelSpec
-from projector.solvers.newton import Newton, minimise
-from projector.solvers.objective import Objective
+from projector.solvers.newton import MAX_ITERATIONS, Newton, minimise
+from projector.solvers.objective import Objective, Point
+from projector.solvers.single_precision import SingleHessian, SinglePrecision
 from tests.support.mathematics.property_models import SmallModel
 from tests.support.mathematics.retraining import Problem
 
@@ -69,6 +70,60 @@ def test_a_step_that_can_reach_the_tolerance_does(loss: LossKind) -> None:
         assert solver.converged
         assert solver.iterations == 1
         assert np.linalg.norm(solver.best.W.numpy() - best) <= 5e-9 * np.linalg.norm(best)
+
+
+def test_after_single_precision_it_continues_as_one_that_starts_there_in_double_precision() -> None:
+    """How slow steps became at the rounding of single precision says nothing about those that follow."""
+    rng = np.random.default_rng(0)
+    H, labels = 100 * rng.standard_normal((300, 40)), torch.from_numpy(rng.integers(0, 3, 300))
+    objective = dense_objective(H, loss_of(LossKind.SOFTMAX), labels, 1e-2)
+    starts = []
+
+    class Recording(SinglePrecision):
+        def hessian(self, point: Point) -> SingleHessian:
+            starts.append(point)
+            return super().hessian(point)
+
+    zero = objective.at(torch.zeros((40, 3), dtype=torch.float64))
+    solver = Newton(objective, zero, 0.0, single=Recording(objective, objective.H()))
+    start = solver.point
+    while not starts or starts[-1] is start:
+        products, start = solver.products, solver.point
+        solver.step()
+    fresh = Newton(objective, start, 0.0)
+    while not fresh.finished:
+        fresh.step()
+        assert torch.equal(solver.point.W, fresh.point.W)
+        assert solver.products - products == fresh.products
+        assert solver.finished == fresh.finished
+        solver.step()
+
+
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
+def test_it_ends_at_the_rounding_of_f_whatever_the_size_of_f(scale: float) -> None:
+    """Targets times a power of two multiply weights and F, and change none of their digits."""
+    rng = np.random.default_rng(0)
+    H, targets = rng.standard_normal((60, 8)), torch.from_numpy(rng.standard_normal((60, 2)))
+
+    def ended(targets: torch.Tensor) -> Newton:
+        objective = dense_objective(H, Regression(), targets, 1e-2)
+        solver = Newton(objective, objective.at(torch.zeros((8, 2), dtype=torch.float64)), 0.0)
+        while not solver.finished:
+            solver.step()
+        return solver
+
+    expected, scaled = ended(targets), ended(targets * scale)
+    assert expected.iterations < MAX_ITERATIONS
+    assert scaled.iterations == expected.iterations
+    assert torch.equal(scaled.best.W, expected.best.W * scale)
+
+
+def dense_objective(H: np.ndarray, loss: Loss, labels: torch.Tensor, regularization: float) -> Objective:
+    """Return the objective of nodes without edges: their rows of H are their features."""
+    spec, n = ModelSpec(hops=1, combine=Combine.LAST), len(H)
+    propagator = Propagator.build(sp.csr_array((n, n)), spec.propagation, spec.self_loops)
+    inputs = inputs_of(spec, FeatureMatrix(H), sp.csr_array((n, 3)), propagator)
+    return Objective(DenseRepresentation(inputs, np.arange(n)), loss, labels, regularization)
 
 
 def test_training_leaves_nothing_of_the_graph_behind_for_the_garbage_collector() -> None:
