@@ -27,6 +27,8 @@ from tests.support.processes.lethe_process import copied
 #: Longest wait for any condition (seconds): more than the 60 s after which Postgres ends the transaction of a process
 #: that was stopped with a statement half sent.
 _PATIENCE_S = 120.0
+#: What an unlearner logs once it has finished what an earlier one left.
+_SERVING = "unlearner.serving"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ class Pair:
 
     def give_back(self) -> None:
         """Stop the second; the first takes over again."""
+        before = self.first.log().count(_SERVING)
         assert self.second.stop().status == 0
+        # It is ready earlier, while it still writes what it finds missing in the store.
+        self.until(lambda: self.first.log().count(_SERVING) > before)
         with self.first.http() as http:
             self.until(lambda: _is_ready(http))
 
@@ -138,9 +143,10 @@ class InImport(Pair):
         asked = self.ask(self.first.launch_until_ready(), range(1))
         self.complete(self.first, asked)
         another = another_model(self.people, self.first.home.with_name("another"))
-        # Uses the other's command line, which does not wait for the result.
-        ended = self.second.run("model", "import", another, "--exclude-deleted")
-        assert ended.status == 0, ended.stderr
+        # The command waits for the result, and the import continues without it.
+        self.second.begin("model", "import", another, "--exclude-deleted")
+        self.until(self._is_stopped)
+        self.second.kill()
         return asked
 
 
@@ -178,7 +184,7 @@ class InRecovery(Pair):
         ended = self.first.ended()
         # If stopped in a transaction, it finds that Postgres has ended it.
         told: dict[int | None, str] = {
-            ExitStatus.REFUSED: "The database belongs to another LETHE_HOME",
+            ExitStatus.FAILED: "The database belongs to another LETHE_HOME",
             ExitStatus.UNREACHABLE: "The database stopped answering during a commit",
         }
         assert ended.status == 0 or told[ended.status] in ended.stderr, ended.stderr
