@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from projector.forgetting.canaries import Canaries
+from service.cli.console import ExitStatus
 from service.cli.main import main
 from service.domain.drills import MOST_LEFT
 from tests.support.models.trained_models import SMALL, Models
@@ -52,7 +53,7 @@ def test_drills_take_the_canaries_out_of_the_weights(
     assert status == 0, err
     assert "cohort 2" in out
     assert "passed" in out
-    assert "0 of 2 cohorts are left" in err
+    assert "0 of 2 cohorts remain" in err
     assert not lethe.weights()[:, canaries.column(2)].any()
     with lethe.client() as client:
         done = client.drills()
@@ -65,6 +66,6 @@ def test_drills_take_the_canaries_out_of_the_weights(
         assert len(requests) == 2
 
     status, out, err = drill()
-    assert (status, out) == (1, "")
+    assert (status, out) == (ExitStatus.REFUSED, "")
     assert "All 2 cohorts of canaries are used." in err
     assert "--canaries" in err
