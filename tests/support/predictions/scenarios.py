@@ -36,8 +36,8 @@ from tests.support.processes.workers import free_port
 BATCH_POINTS = points_of(Cause.BATCH)
 #: Points for stopping an answering process: before it could have moved to the next version.
 _BEFORE_COMMIT = BATCH_POINTS[: BATCH_POINTS.index(FailurePoint.COMMITTED)]
-#: Duration of a stop without a condition, in seconds: shorter and longer than both kinds of lease.
-_STOPPED_S = (0.1, 3.0)
+#: Duration of a stop without a condition, in seconds: shorter and longer than the lease.
+_STOPPED_S = (0.1, 6.0)
 
 
 class Part(StrEnum):
@@ -378,7 +378,9 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         go_on(stopped)
         site.faults += 1
         site.complete(*asked)
-        if not other.has_ended:
+        if other.has_ended:
+            other.ended()
+        else:
             tell("the other home ends")
             other.kill()
         site.delete()

@@ -43,7 +43,7 @@ class GatedLethe(LetheProcess):
     def __init__(self, ground: Ground, home: Path, gate: Gate, path: Path, **settings: Any) -> None:
         settings = {"database_url": ground.servers.database_url, "redis_url": ground.servers.redis_url} | settings
         super().__init__(
-            ground.preloaded.python(gated.__file__), home, lease_ttl_s=1, max_wait_ms=5, log_level="warning", **settings
+            ground.preloaded.python(gated.__file__), home, lease_ttl_s=3, max_wait_ms=5, log_level="warning", **settings
         )
         self.gate = gate
         self.port = int(settings.get("port", 0))
