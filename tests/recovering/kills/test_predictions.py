@@ -80,7 +80,7 @@ def test_a_version_that_is_applied_before_readers_have_it_is_noticed(ground: Gro
 @pytest.mark.timeout(600)
 def test_a_session_that_shows_nothing_before_it_commits_is_noticed(ground: Grounds) -> None:
     # It overwrites what answers, so these fail, or there are none.
-    with pytest.raises(AssertionError, match="is answered 500|every process to answer"):
+    with pytest.raises(AssertionError, match=r"is answered 500|every process to answer"):
         assert_good(SCENARIOS["reboot"](ground("shown-only-by-a-commit"), Effort(), print))
 
 
