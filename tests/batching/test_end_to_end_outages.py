@@ -13,7 +13,6 @@ from service.processes.private_servers import Embedded
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
-from tests.support.service.bodies import refused
 
 pytestmark = pytest.mark.ci
 
@@ -37,12 +36,6 @@ class Fragile:
         with self.lethe.http() as http:
             while http.get("/readyz").status_code != 200:
                 self.lethe.assert_runs()
-
-    def wait_until_unready_for(self, what: str) -> None:
-        with self.lethe.http() as http:
-            while (response := http.get("/readyz")).status_code == 200:
-                self.lethe.assert_runs()
-            assert what in refused(response, 503, "not-ready")["detail"]
 
     def assert_each_completed_once(self) -> None:
         """Check that every request was completed, with one event of each kind and in one batch."""

@@ -22,7 +22,7 @@ UP = 'up{instance="one:8000",job="lethe"}'
 WATCHER = '{instance="elsewhere:9100",job="node"}'
 #: An unknown value for an hour.
 UNKNOWN = " ".join(["NaN"] * 60)
-DAY, HOUR = 86_400, 3_600
+DAY = 86_400
 
 
 @dataclass(frozen=True)

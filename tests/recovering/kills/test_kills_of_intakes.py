@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from service.access.key_disposal import UnneededKeys
-from service.access.request_keys import SLOT_BYTES, RequestKeys, decrypt
+from service.access.request_keys import RequestKeys, decrypt
 from service.failure_points import FailurePoint
 from tests.support.everyday import everyday
 from tests.support.kills import keys_process
-from tests.support.kills.faults import INTAKE_POINTS, KEY_POINTS, SEED
+from tests.support.kills.deletions import keys_left
+from tests.support.kills.faults import ANSWERING_POINTS, KEY_POINTS, SEED
 from tests.support.kills.keys_process import targets_of
 from tests.support.preloaded import Preloaded, Process
 from tests.support.service.db_harness import MODEL, Database, open_database, until
@@ -48,7 +49,7 @@ class Processes:
 
         One of them meets `doom`. A stopped process is continued when the others are done; the unlearner is killed.
         """
-        of_intake = doom if doom and doom[0] in INTAKE_POINTS else None
+        of_intake = doom if doom and doom[0] in ANSWERING_POINTS else None
         unlearner = self._start("unlearner", doom if of_intake is None else None)
         intakes = [self._start("intake", of_intake, self._orders()), self._start("intake", None, self._orders())]
         assert not await self._answers(intakes[1])
@@ -77,7 +78,7 @@ class Processes:
         assert all(str(by_key[key]["id"]) == request for key, request in self.told.items())
         needed = {row["id"]: (row["key_file"], row["key_place"]) for row in rows if row["ciphertext"] is not None}
         assert self.db.kept() == needed
-        assert self._used_slots() == len(needed)
+        assert keys_left(self.keys.parent) == len(needed)
         assert {row["key_place"] for row in rows if row["ciphertext"] is None} <= {None}
         assert all(by_key[key]["ciphertext"] is None for key in self.cancelled)
         for key, row in by_key.items():
@@ -131,10 +132,6 @@ class Processes:
             else:
                 self.cancelled.add(key)
         return process.wait()
-
-    def _used_slots(self) -> int:
-        files = [file.read_bytes()[SLOT_BYTES:] for file in (self.keys / "requests").iterdir()]
-        return sum(any(one[at : at + SLOT_BYTES]) for one in files for at in range(0, len(one), SLOT_BYTES))
 
 
 async def _is(process: Process, status: str) -> bool:

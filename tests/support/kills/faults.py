@@ -173,7 +173,6 @@ class Happened:
 
 
 #: Points of the intakes and of the unlearner.
-INTAKE_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
-KEY_POINTS = (*INTAKE_POINTS, FailurePoint.KEYS_EMPTIED)
+KEY_POINTS = (*ANSWERING_POINTS, FailurePoint.KEYS_EMPTIED)
 #: Points of the webhook sender.
 WEBHOOK_POINTS = (FailurePoint.WEBHOOK_CLAIMED, FailurePoint.WEBHOOK_ANSWERED)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -220,9 +219,3 @@ def _is_ready(http: httpx2.Client) -> bool:
     with contextlib.suppress(httpx2.TransportError):
         return http.get("/readyz").status_code == 200
     return False
-
-
-def _status(connection: socket.socket) -> int:
-    """Read the answer to its end and return its status."""
-    with connection, connection.makefile("rb") as answer:
-        return int(answer.read().split(b" ", 2)[1])

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.attacks.knowledge import Known
-from benchmarks.baselines.linear import LinearModel, stacked
+from benchmarks.baselines.linear import LinearModel
 from benchmarks.baselines.retraining import Retraining
 from benchmarks.paper.inference.versions import leaking
 from projector import ModelSpec
@@ -34,11 +34,6 @@ def leaked(graph: Graph, spec: ModelSpec, node: int) -> tuple[LinearModel, Linea
     fitted = Retraining(spec).fit(graph)
     anew = fitted.unlearn(np.array([node]))
     return leaking(fitted, anew, int(graph.labels[node])), anew
-
-
-def change(before: LinearModel, after: LinearModel) -> NDArray[np.float64]:
-    """Return the change of the weights, (p, C)."""
-    return stacked(after.weights) - stacked(before.weights)
 
 
 def probability(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:

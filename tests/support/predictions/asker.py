@@ -78,7 +78,6 @@ class Asker:
         self._selector = selectors.DefaultSelector()
         self._closed = [Connection(port) for port in plan["ports"] for _ in range(_CONNECTIONS)]
         self._values: dict[tuple[int, str], dict[str, float]] = {}
-        self._commands = b""
 
     def run(self) -> None:
         """Ask until the standard input ends."""

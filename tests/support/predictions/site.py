@@ -309,15 +309,6 @@ class Site:
         assert pid is not None
         return pid
 
-    def unlearners(self) -> list[int]:
-        """Process ids of the running unlearners, at most two."""
-        found = []
-        with contextlib.suppress(OSError, ValueError, KeyError, AssertionError):
-            found.append(self.lethe.pid_of("unlearner"))
-        if self.standby is not None:
-            found += [child.pid for child in self.standby.children()]
-        return [pid for pid in found if psutil.pid_exists(pid)]
-
     @property
     def verdict(self) -> Verdict:
         """The verdict on all records so far."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 import httpx2
@@ -23,7 +22,6 @@ from lethe_client.results import Deletion, Predictions
 from tests.support.preloaded import ROOT, Process, Start
 
 KEY = "the-first-key"
-_READY = "Lethe is ready."
 #: Longest wait for a request to be completed, even across a restart (seconds).
 _PATIENCE_S = 120.0
 
@@ -222,9 +220,7 @@ class LetheProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

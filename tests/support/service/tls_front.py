@@ -5,7 +5,6 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from tests.support.service.certificates import Certificate
@@ -45,9 +44,7 @@ class TlsFront:
         self._threads[0].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in (self._listening, *self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -171,8 +171,6 @@ class Fitted:
     #: Bound of the distance of `weights` from the minimum.
     error: float
     probabilities: Mapping[str, NDArray[np.float64]]
-    #: Largest singular value that H can have.
-    reach: float
 
 
 def fitted(expected: Expected, spec: ModelSpec) -> Fitted:
@@ -196,4 +194,4 @@ def fitted(expected: Expected, spec: ModelSpec) -> Fitted:
     Z = H @ W
     E = np.exp(Z - Z.max(axis=1, keepdims=True))
     P = E / E.sum(axis=1, keepdims=True)
-    return Fitted(W, problem.distance_bound(W), dict(zip(ids, P, strict=True)), float(np.linalg.norm(X)))
+    return Fitted(W, problem.distance_bound(W), dict(zip(ids, P, strict=True)))

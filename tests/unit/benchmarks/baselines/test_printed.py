@@ -18,8 +18,6 @@ from tests.support.models.small_graphs import dense
 
 pytestmark = pytest.mark.ci
 
-LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
-
 
 def with_lost_direction() -> tuple[Graph, NDArray[np.int64]]:
     """Return a graph whose first column only the two nodes to be deleted have."""

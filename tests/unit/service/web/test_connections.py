@@ -103,10 +103,6 @@ class Client:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def send_for_ever(self, data: bytes) -> None:
-        while True:
-            await self.send(data)
-
     async def answers(self, count: int) -> list[tuple[int, bytes]]:
         """Return the next answers, with their bodies."""
         found = []
