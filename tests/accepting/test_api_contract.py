@@ -1,6 +1,6 @@
 """The API matches its description: methods, scopes, and ids that are reachable in every position."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -15,7 +15,7 @@ from service.domain.scopes import Scope
 from service.domain.snapshot import Snapshot
 from service.predictions.writer import Publisher
 from service.web.routes import StrictRoute
-from tests.support.service.api_harness import Api, serving
+from tests.support.service.api_harness import Api
 from tests.support.service.bodies import refused
 from tests.support.service.publications import load, published_model
 
@@ -34,12 +34,6 @@ def flat(routes: Iterable[BaseRoute]) -> Iterator[StrictRoute]:
         else:
             assert isinstance(route, StrictRoute), route
             yield route
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A node's life over HTTP: added, predicted, corrected, without its label, deleted, and back."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -9,15 +8,13 @@ import pytest
 from service.settings import Settings
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import until
-from tests.support.service.running import NODES, Lethe, running, settings_of
+from tests.support.service.repairs import repairing_settings as settings
+from tests.support.service.running import NODES, Lethe, running
+
+__all__ = ["settings"]
 
 ROW = [0.25, -1.0, 0.5, 0.0, 1.5, 0.0, 0.0, 0.75, 0.0, -0.5, 0.0, 1.0]
 OTHER = {"0": 2.0, "5": -1.5}
-
-
-@pytest.fixture
-def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
 
 
 async def sent(lethe: Lethe, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Unusual requests: refused briefly, without an internal error, and without delaying others."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,16 +8,10 @@ import pytest
 
 from service.domain.scopes import Scope
 from service.errors import MOST_FAULTS
-from tests.support.service.api_harness import Api, serving
+from tests.support.service.api_harness import Api
 
 #: Bytes of the longest refusal of a body: some faults, one per line.
 SHORT = 8_192
-
-
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path / "home") as running:
-        yield running
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
 from tests.support.service.api_harness import NODES, Api
-from tests.support.service.bodies import node_body, refused
+from tests.support.service.bodies import edge_body, features_body, node_body, refused
 
 #: The same answer, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
@@ -64,14 +64,6 @@ async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[dict[
         yield clients
 
 
-def edges(*pairs: tuple[str, str]) -> dict[str, Any]:
-    return {"kind": "edge", "edges": [list(pair) for pair in pairs]}
-
-
-def features(*nodes: str) -> dict[str, Any]:
-    return {"kind": "features", "nodes": list(nodes)}
-
-
 def anonymous(answer: httpx2.Response) -> dict[str, Any]:
     """Return an answer without its variable parts: the id, the time, the random salts, and their number."""
     document: dict[str, Any] = answer.json()
@@ -88,8 +80,8 @@ async def gone(api: Api, reader: httpx2.AsyncClient, subject: Any, kind: Request
     """Delete `subject` with the authorised key."""
     bodies: dict[RequestKind, Callable[..., dict[str, Any]]] = {
         RequestKind.NODE: node_body,
-        RequestKind.FEATURES: features,
-        RequestKind.EDGE: edges,
+        RequestKind.FEATURES: features_body,
+        RequestKind.EDGE: edge_body,
     }
     request = (await reader.post("/deletions", json=bodies[kind](subject))).json()["id"]
     await api.forget([subject], request, kind)
@@ -104,21 +96,21 @@ async def test_a_refusal_does_not_say_for_what(
     refusals = [
         await writer.post("/deletions", json=body)
         for body in (
-            edges(*pairs, ("nobody", "1")),
-            edges(("1", "2"), ("nobody", "1")),
-            edges(*pairs),
-            edges(("1", "9")),
-            edges(("5", "9")),
+            edge_body(*pairs, ("nobody", "1")),
+            edge_body(("1", "2"), ("nobody", "1")),
+            edge_body(*pairs),
+            edge_body(("1", "9")),
+            edge_body(("5", "9")),
             node_body("nobody"),
             node_body("1", "5", "nobody"),
-            features(*NODES, "nobody"),
+            features_body(*NODES, "nobody"),
         )
     ]
     told = [refused(answer, *UNKNOWN) for answer in refusals]
     assert all(one == told[0] for one in told)
     assert set(told[0]) == {"type", "title", "status", "detail", "remedy"}
     # A reader gets the full answer.
-    document = refused(await reader.post("/deletions", json=edges(("1", "9"), ("x", "1"))), 404, "unknown-nodes")
+    document = refused(await reader.post("/deletions", json=edge_body(("1", "9"), ("x", "1"))), 404, "unknown-nodes")
     assert (document["unknown"], document["unknown_edges"]) == (["x"], [["1", "9"]])
 
 
@@ -131,9 +123,9 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
     for of_deleted, of_live in (
         (node_body("5"), node_body("6")),
         (node_body("5", "8"), node_body("6", "8")),
-        (features("5"), features("6")),
-        (features("7"), features("8")),
-        (edges(("11", "12")), edges(("13", "14"))),
+        (features_body("5"), features_body("6")),
+        (features_body("7"), features_body("8")),
+        (edge_body(("11", "12")), edge_body(("13", "14"))),
     ):
         answers = [await writer.post("/deletions", json=body) for body in (of_deleted, of_live)]
         assert [answer.status_code for answer in answers] == [202, 202]
@@ -150,17 +142,17 @@ async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gon
     api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "one"}
-    first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    first = await writer.post("/deletions", json=edge_body(("11", "12")), headers=headers)
     # This also deletes the edge; a separate request for it would now be refused.
     await gone(api, reader, "11")
-    refused(await writer.post("/deletions", json=edges(("11", "12"))), *UNKNOWN)
-    again = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
+    refused(await writer.post("/deletions", json=edge_body(("11", "12"))), *UNKNOWN)
+    again = await writer.post("/deletions", json=edge_body(("11", "12")), headers=headers)
     assert (again.status_code, again.json()) == (202, first.json())
     # Refusals in between do not change that, however many.
     for _ in range(PROBES.item.amount):
         await writer.post("/deletions", json=node_body("nobody"))
     refused(await writer.post("/deletions", json=node_body("1")), 429, "too-many-attempts")
-    assert (await writer.post("/deletions", json=edges(("11", "12")), headers=headers)).json() == first.json()
+    assert (await writer.post("/deletions", json=edge_body(("11", "12")), headers=headers)).json() == first.json()
 
 
 async def test_too_late_to_cancel_is_all_that_is_said(
@@ -199,7 +191,7 @@ async def test_too_late_to_cancel_is_all_that_is_said(
 async def test_refusals_are_recorded_and_counted(
     api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
-    await writer.post("/deletions", json=edges(("1", "9"), ("1", "2")))
+    await writer.post("/deletions", json=edge_body(("1", "9"), ("1", "2")))
     await reader.post("/deletions", json=node_body("nobody"))
     async with transaction(api.engine) as connection:
         rows = (await connection.exec_driver_sql("SELECT * FROM audit_refusals ORDER BY refused_at")).mappings().all()

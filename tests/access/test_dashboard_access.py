@@ -17,12 +17,6 @@ from tests.support.service.limits import FAILURES
 PAGES = ("", "/requests", "/find", "/log", "/model", "/requests/5e1c0a66-1111-4222-8333-444455556666/proof")
 
 
-@pytest.fixture
-async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path / "home") as running:
-        yield running
-
-
 @pytest.mark.parametrize("page", PAGES)
 async def test_nothing_is_shown_to_whoever_is_not_signed_in(api: Api, page: str) -> None:
     _, key = await api.key(*Scope)

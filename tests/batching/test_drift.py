@@ -13,16 +13,14 @@ from tests.support.clients.signing_in import sign_in
 from tests.support.service.db_harness import until
 from tests.support.service.joining_world import graph_of
 from tests.support.service.published import with_key
-from tests.support.service.running import NODES, Lethe, running, settings_of
+from tests.support.service.repairs import repairing_settings as settings
+from tests.support.service.running import NODES, Lethe, running
+
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.ci
 
 FIGURES = ("edges", "training_nodes", "score_validation", "score_test")
-
-
-@pytest.fixture
-def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
 
 
 async def expected(lethe: Lethe, graph: Graph, held_out: set[int]) -> float:

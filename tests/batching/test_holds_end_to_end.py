@@ -1,7 +1,7 @@
 """Holds of a running Lethe: what waits, what goes on, and what the evidence says afterwards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +12,6 @@ from service.settings import Settings
 from tests.support.service.bodies import features_body, new_node, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, ask, running
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(redis_url)
-    yield client
-    await client.aclose()
-
 
 REASON = {"reason": "Needed in a lawsuit."}
 

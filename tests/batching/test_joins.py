@@ -18,21 +18,18 @@ from projector.graph.graph import Graph, feature_rows
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import NodeContent
-from service.settings import Settings
 from service.unlearner.measurement import measure
 from tests.support.models.small_graphs import with_weights
 from tests.support.service.db_harness import until
 from tests.support.service.joining_world import changed, ended, fitted, graph_of, take_in
 from tests.support.service.repair_world import Served, without
+from tests.support.service.repairs import repairing_settings as settings
 from tests.support.service.running import Lethe, running, settings_of
+
+__all__ = ["settings"]
 
 #: Relative distance of repaired weights from those of an independent fit.
 NEAR = 1e-6
-
-
-@pytest.fixture
-def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
 
 
 NEW = "a node that joins"

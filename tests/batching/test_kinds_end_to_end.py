@@ -14,18 +14,14 @@ from model_store.versions import VersionRef
 from service.settings import Settings
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
-from tests.support.service.kinds_world import CHANNEL, NODES, World, closest, make_model
+from tests.support.service.kinds_world import CHANNEL, NODES, World, closest
 from tests.support.service.running import Lethe, ask, running, settings_of
+from tests.support.service.sites import trained
+
+__all__ = ["trained"]
 
 #: The precision of predictions against a computation from scratch.
 TOLERANCE = 1e-9
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "model"
-    make_model(folder)
-    return folder
 
 
 @pytest.fixture

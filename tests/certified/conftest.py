@@ -1,18 +1,12 @@
 """Fixtures for tests of weights published with noise."""
 
-from pathlib import Path
-
 import pytest
 
 from service.settings import Settings
-from tests.support.service.running import settings_of, small_model, together
+from tests.support.service.repairs import repairing_settings as exact_settings
+from tests.support.service.running import small_model, together
 
-__all__ = ["small_model", "together"]
-
-
-@pytest.fixture
-def exact_settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
+__all__ = ["exact_settings", "small_model", "together"]
 
 
 @pytest.fixture

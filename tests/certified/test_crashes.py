@@ -59,7 +59,7 @@ async def test_what_was_seen_is_never_drawn_again(
             await until(has_ended)
             if not lethe.failures:
                 accepted = await lethe.delete("12")
-                await until(lambda: _true(bool(lethe.failures)))
+                await until(lethe.has_failed)
                 await seen.look(lethe)
             assert lethe.failures
     async with running(settings) as lethe:
@@ -72,7 +72,3 @@ async def test_what_was_seen_is_never_drawn_again(
     assert all(len(draws) == 1 for draws in seen.by_version.values())
     # Version 1, before any deletion, does not count.
     assert told >= len(seen.by_version.keys() - {1}) - 1e-9
-
-
-async def _true(value: bool) -> bool:
-    return value

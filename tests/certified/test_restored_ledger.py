@@ -161,10 +161,7 @@ def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_o
                 published.serve(work)
 
     async def until_it_crashes(lethe: Lethe) -> None:
-        async def has_crashed() -> bool:
-            return bool(lethe.failures)
-
-        await until(has_crashed)
+        await until(lethe.has_failed)
         raise lethe.failures[0]
 
     async def delete(lethe: Lethe) -> None:

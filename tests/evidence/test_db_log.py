@@ -59,21 +59,10 @@ async def size(db: Database) -> int:
         return await LogRepository(conn).size()
 
 
-async def without_guards(db: Database, *statements: str) -> None:
-    """Disable the triggers, as the tables' owner can."""
-    async with db.engine.begin() as conn:
-        for table in LOG_TABLES:
-            await conn.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
-        for statement in statements:
-            await conn.execute(text(statement))
-        for table in LOG_TABLES:
-            await conn.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER USER"))
-
-
-async def without_guards_from_now_on(db: Database) -> None:
-    async with db.engine.begin() as conn:
-        for table in LOG_TABLES:
-            await conn.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+async def guard(db: Database, how: str) -> None:
+    """Enable or disable the triggers, as the tables' owner can."""
+    for table in LOG_TABLES:
+        await db.rows(f"ALTER TABLE {table} {how} TRIGGER USER")
 
 
 async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Database) -> None:
@@ -238,7 +227,9 @@ async def test_a_log_that_contradicts_what_was_signed_is_not_signed_again(
     request_id = await db.accept()
     await append(db, request_id, 5)
     await sign(db, keys)
-    await without_guards(db, change)
+    await guard(db, "DISABLE")
+    await db.rows(change)
+    await guard(db, "ENABLE")
 
     async def go_on() -> None:
         await append(db, request_id)
@@ -296,7 +287,7 @@ async def test_the_applications_role_has_no_right_to_change_events_or_log(db: Da
     await sign(db, keys)
     columns = {table: list((await db.rows(f"SELECT * FROM {table}"))[0])[1] for table in LOG_TABLES}
     assert await roles.available(db.engine, UNLEARNER_ROLE) == UNLEARNER_ROLE
-    await without_guards_from_now_on(db)
+    await guard(db, "DISABLE")
     engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
     try:
         for table, column in columns.items():

@@ -15,14 +15,12 @@ from tests.support.service.imports import asked
 from tests.support.service.imports import ended as import_ended
 from tests.support.service.joining_world import changed, ended, fitted, graph_of, take_in
 from tests.support.service.repair_world import Served
-from tests.support.service.running import running, settings_of
+from tests.support.service.repairs import repairing_settings as settings
+from tests.support.service.running import running
+
+__all__ = ["settings"]
 
 pytestmark = pytest.mark.ci
-
-
-@pytest.fixture
-def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
-    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
 
 
 async def test_a_model_that_lacks_added_nodes_is_refused_until_somebody_accepts_it(

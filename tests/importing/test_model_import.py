@@ -20,7 +20,7 @@ from projector.graph.graph import feature_rows
 from service.domain.records import Pointer
 from service.domain.scopes import Scope
 from service.domain.states import ImportStatus
-from service.errors import Conflict, LetheError
+from service.errors import Conflict
 from service.predictions.version_rows import PointerRepository
 from service.settings import Settings
 from service.unlearner import loading
@@ -32,6 +32,7 @@ from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import until
 from tests.support.service.imports import NEW_NODES, asked, beside, copy_of, ended, repository, trained
+from tests.support.service.repairs import Crash, crash
 from tests.support.service.running import NODES, Lethe, running
 
 
@@ -202,14 +203,6 @@ async def lethe_with_deletion(settings: Settings) -> AsyncIterator[Lethe]:
         yield lethe
 
 
-class Crash(LetheError):
-    """The process ends here."""
-
-
-def crash(*_: object, **__: object) -> None:
-    raise Crash("A crash.", "Start again.")
-
-
 def at_the_pointer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PointerRepository, "advance", crash)
 
@@ -250,11 +243,7 @@ async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
         with pytest.MonkeyPatch.context() as patch, capture_logs():
             import_id = await asked(settings, new_model, exclude_deleted=True)
             point(patch)
-
-            async def has_crashed() -> bool:
-                return bool(lethe.failures)
-
-            await until(has_crashed)
+            await until(lethe.has_failed)
         assert isinstance(lethe.failures[0], Crash)
     async with running(settings) as lethe:
         record = await ended(settings, import_id)

@@ -55,11 +55,7 @@ def refused_start(site: Site, *, predicts: bool = False) -> str:
 
     async def start() -> None:
         async with running(site.settings) as lethe:
-
-            async def has_ended() -> bool:
-                return bool(lethe.failures)
-
-            await until(has_ended)
+            await until(lethe.has_failed)
             assert ((await lethe.client.get("/predict/21")).status_code == 200) == predicts
             found.extend(lethe.failures)
 

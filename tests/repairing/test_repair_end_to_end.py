@@ -232,11 +232,7 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
         with pytest.MonkeyPatch.context() as patch, capture_logs():
             patch.setattr(owner, method, crash)
             accepted = await lethe.delete("12", "57")
-
-            async def has_crashed() -> bool:
-                return bool(lethe.failures)
-
-            await until(has_crashed)
+            await until(lethe.has_failed)
     async with running(interrupted) as lethe:
         await until(lethe.is_ready)
         assert_retrained(await repaired(lethe, accepted), version=1 if budget else 2)
@@ -498,11 +494,7 @@ async def test_a_model_without_certificate_is_refused_until_repair_is_turned_off
     settings = settings.model_copy(update={"model": model})
     with capture_logs():
         async with running(settings) as lethe:
-
-            async def has_refused() -> bool:
-                return bool(lethe.failures)
-
-            await until(has_refused)
+            await until(lethe.has_failed)
     (failure,) = lethe.failures
     assert isinstance(failure, RepairImpossible)
     assert "plain_hinge has kinks" in failure.detail

@@ -22,7 +22,7 @@ from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended, trained
 from tests.support.service.repair_world import Served, events, retrained
 from tests.support.service.repairs import TOLERANCE, Gate, assert_retrained, crash, model_of, repaired
-from tests.support.service.running import Lethe, running
+from tests.support.service.running import running
 
 pytestmark = pytest.mark.ci
 
@@ -142,12 +142,12 @@ async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_i
         async with running(settings) as lethe:
             await until(lethe.is_ready)
             import_id = await asked(settings, new_model)
-            await until(lambda: _has_failed(lethe))
+            await until(lethe.has_failed)
         with OwnSlots.open(settings.home / "keys" / "requests") as slots:
             slots.reserve([unknown])
         keys = RequestKeys(slots.folder)
         async with running(settings) as lethe:
-            await until(lambda: _has_failed(lethe))
+            await until(lethe.has_failed)
             assert [set(page) for page in keys.held()] == [{unknown}]
     async with running(settings) as lethe:
         assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
@@ -156,10 +156,6 @@ async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_i
 
 async def _has_none(keys: RequestKeys) -> bool:
     return keys.count() == 0
-
-
-async def _has_failed(lethe: Lethe) -> bool:
-    return bool(lethe.failures)
 
 
 async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(

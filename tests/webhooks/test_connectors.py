@@ -30,6 +30,7 @@ from joserfc.jwk import ECKey
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import ROOT
 from tests.support.processes.lethe_process import KEY, LetheProcess
+from tests.support.processes.workers import free_port
 from tests.support.service.serving import models, serve
 
 __all__ = ["models", "serve"]
@@ -143,12 +144,6 @@ def connector(name: str, folder: Path, variables: Mapping[str, str]) -> Iterator
     finally:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -38,6 +38,9 @@ class Lethe:
     async def is_ready(self) -> bool:
         return (await self.client.get("/readyz")).status_code == 200
 
+    async def has_failed(self) -> bool:
+        return bool(self.failures)
+
     async def metrics(self) -> str:
         """Return the metrics of all processes."""
         return (await self.client.get("/metrics")).text

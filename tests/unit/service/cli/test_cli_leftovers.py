@@ -1,6 +1,5 @@
 """`audit leftovers --features` for two nodes with the same features, one of them deleted."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,7 @@ NODES, DELETED, TWIN = 40, 3, 17
 
 
 @pytest.fixture
-def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
-    for name in [name for name in os.environ if name.startswith("LETHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def lethe(in_a_folder: None, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(capsys)
 
 

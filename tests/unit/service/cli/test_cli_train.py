@@ -1,6 +1,5 @@
 """train, model import and the first start: from a dataset to a model folder that is correct or absent."""
 
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -28,11 +27,7 @@ SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
 @pytest.fixture
-def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
-    for name in [name for name in os.environ if name.startswith("LETHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def lethe(in_a_folder: None, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(capsys)
 
 

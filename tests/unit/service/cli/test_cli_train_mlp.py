@@ -1,6 +1,5 @@
 """`./lethe train --mlp WIDTH --public FILE`: a model on an MLP's outputs, or a refusal before work starts."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,7 @@ SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
 @pytest.fixture
-def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CommandLine:
-    for name in [name for name in os.environ if name.startswith("LETHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def lethe(in_a_folder: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CommandLine:
     (tmp_path / "public.txt").write_text("\n".join(str(row) for row in range(25)) + "\n")
     return CommandLine(capsys)
 

@@ -16,9 +16,7 @@ from tests.support.preloaded import ROOT, Start
 
 
 @pytest.fixture
-def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("LETHE_")]:
-        monkeypatch.delenv(name)
+def own_home(unset: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LETHE_HOME", str(tmp_path / "home"))
 
 
