@@ -1,17 +1,13 @@
 """The whole service in one process: called over HTTP, applied, audited, and gone from predictions."""
 
 import shutil
-from contextlib import AsyncExitStack
-
-import pytest
 
 from service.db.roles import API_ROLE
 from service.db.transactions import transaction
 from service.predictions.layout import Layout
-from service.settings import Settings
 from tests.support.service.bodies import refused
 from tests.support.service.db_harness import until
-from tests.support.service.running import NODES, Lethe, running
+from tests.support.service.running import NODES, Lethe
 
 
 async def test_a_node_is_forgotten_and_the_record_says_how(lethe: Lethe) -> None:
@@ -48,27 +44,6 @@ async def test_a_node_is_forgotten_and_the_record_says_how(lethe: Lethe) -> None
     listed = (await lethe.client.get("/deletions", params={"status": "completed"})).json()["deletions"]
     assert [one["id"] for one in listed] == [again["id"], accepted["id"]]
     await assert_a_publication_that_somebody_has_removed_is_written_again(lethe)
-
-
-@pytest.mark.slow
-async def test_a_second_of_each_answers_as_the_first_and_takes_over_from_it(settings: Settings) -> None:
-    async with AsyncExitStack() as first, AsyncExitStack() as second:
-        lethe = await first.enter_async_context(running(settings))
-        await until(lethe.is_ready)
-        other = await second.enter_async_context(running(settings, "api-1", "unlearner2"))
-        await until(other.is_ready)
-        accepted = await lethe.delete("7")
-        state = await lethe.completed(accepted)
-        assert state["audit"]["model_version_after"] == 1
-        assert await other.state(accepted) == state
-        refused(await other.client.get("/predict/7"), 410, "node-deleted")
-        page = (await other.client.get("/metrics")).text
-        for name in ("api-0", "api-1", "unlearner", "unlearner2"):
-            assert f'process_start_time_seconds{{process="{name}"}}' in page
-        await first.aclose()
-        taken_over = await other.completed(await other.delete("8"))
-        assert taken_over["audit"]["model_version_after"] == 2
-        assert lethe.failures == other.failures == []
 
 
 async def assert_a_publication_that_somebody_has_removed_is_written_again(lethe: Lethe) -> None:

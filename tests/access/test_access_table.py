@@ -16,7 +16,7 @@ from service.db.transactions import transaction
 from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused
-from tests.support.service.issuer import AUDIENCE, CLIENT, Issuer, issuing, new_key
+from tests.support.service.issuer import AUDIENCE, CLIENT, Issuer, new_key
 
 #: What stands for the parameters of a path.
 VALUES = {
@@ -28,12 +28,6 @@ VALUES = {
     "version": "1",
     "name:path": "x",
 }
-
-
-@pytest.fixture
-async def issuer() -> AsyncIterator[Issuer]:
-    async with issuing() as running:
-        yield running
 
 
 @pytest.fixture
@@ -105,6 +99,7 @@ async def test_every_route_answers_every_credential_as_the_table_says(api: Api, 
             if route.alternatives:
                 document = refused(response, 401, "unauthenticated")
                 assert document["detail"].startswith(INVALID[name]), (name, document["detail"])
+                assert response.headers["www-authenticate"].startswith('Bearer realm="lethe"')
             else:
                 assert response.status_code not in (401, 403, 429), (name, route)
     needed = {one for route in routes for one in route.alternatives if len(one) > 1}
@@ -117,7 +112,10 @@ async def test_every_route_answers_every_credential_as_the_table_says(api: Api, 
                 if route.allows(scopes):
                     assert response.status_code not in (401, 403, 429), (scopes, route, response.text)
                 else:
-                    refused(response, 403, "missing-scope")
+                    document = refused(response, 403, "missing-scope")
+                    missing = frozenset[Scope]().union(*route.alternatives) - scopes
+                    assert all(scope in document["detail"] for scope in missing), (route, document["detail"])
+                    assert any(scope in response.headers["www-authenticate"] for scope in missing), route
 
 
 async def test_every_page_needs_a_session_as_the_table_says(api: Api, issuer: Issuer) -> None:

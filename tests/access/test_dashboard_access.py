@@ -201,20 +201,3 @@ async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) 
         assert page.headers.get("allow") == problem.headers.get("allow")
     elsewhere = await client.get("/dashboards", headers=browser)
     assert (elsewhere.status_code, elsewhere.headers["content-type"]) == (404, "application/problem+json")
-
-
-async def test_a_form_with_a_field_that_is_unknown_or_repeated_is_refused_by_name(api: Api) -> None:
-    _, key = await api.key(*Scope)
-    client = await api.client_with(None)
-    await sign_in(client, key)
-    token = token_in((await client.get("/dashboard/find")).text)
-    for body, status in (
-        ("by=node&text=1", 200),
-        ("by=node&text=1&node_id=2", 422),
-        ("by=node&text=1&text=2", 422),
-        ("by=node&by=node&text=1", 422),
-    ):
-        fields = SAME_ORIGIN | {"Content-Type": "application/x-www-form-urlencoded"}
-        answer = await client.post("/dashboard/find", content=f"form_token={token}&{body}", headers=fields)
-        assert answer.status_code == status, body
-    assert "node_id" in (await client.get("/dashboard/find?node_id=2")).text

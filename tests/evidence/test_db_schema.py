@@ -135,20 +135,6 @@ async def test_a_request_cannot_be_inserted_past_its_beginning(db: Database) -> 
             )
 
 
-async def test_events_cannot_be_changed_or_removed(db: Database) -> None:
-    await db.applied([await db.accept()])
-    for statement in [
-        "UPDATE events SET payload = '{}'",
-        "UPDATE events SET payload = '{}' WHERE false",
-        "DELETE FROM events",
-        "TRUNCATE events CASCADE",
-        "TRUNCATE requests CASCADE",
-    ]:
-        with pytest.raises(DBAPIError, match="are never changed"):
-            await db.rows(statement)
-    assert await db.value("SELECT count(*) FROM events") == 1
-
-
 async def test_a_request_has_one_applied_and_one_completed_event(db: Database) -> None:
     request_id = await db.accept()
     insert = "INSERT INTO events (request_id, type, payload) VALUES (:id, :kind, '{}')"

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.linear import remaining, representation, stacked
-from benchmarks.paper.forgetting.early import SPEC, STARTED, descended, early, stopped
-from benchmarks.paper.units import Unit
+from benchmarks.paper.forgetting.early import SPEC, STARTED, descended, stopped
 from tests.support.mathematics.baselines import signs, small_graph, sum_gradient
 
 pytestmark = pytest.mark.ci
@@ -45,17 +44,3 @@ def test_retraining_is_the_same_descent_on_the_remaining_graph_and_projections_k
     assert same is not None
     # Away from the optimum they differ: Influence+ moves by the change of the gradient alone.
     assert np.linalg.norm(stacked(moved) - stacked(same)) > 1e-2
-
-
-def test_every_method_has_every_figure() -> None:
-    graph = small_graph(nodes=60)
-    for method in STARTED:
-        cases = dict(early(graph, Unit("early-stopping", "small", method, 0)))
-        assert list(cases) == [
-            *(f"closeness, {share}" for share in ("0.001", "0.01", "0.05", "0.1")),
-            *(f"injection, {share}" for share in ("0.05", "0.1")),
-        ]
-        for case, figures in cases.items():
-            assert None not in figures.values()
-            assert ("channel_norm_after" in figures) == case.startswith("injection")
-            assert figures["weights"] == 0 or method != "retraining"

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.retraining import Retraining
-from projector import fit
+from projector import ModelSpec, fit
 from tests.support.mathematics.baselines import OVR, small_graph
 
 pytestmark = pytest.mark.ci
@@ -17,14 +17,16 @@ SPEC = replace(OVR, diffusion=True)
 NODES = np.array([1, 7])
 
 
-def test_without_a_lost_direction_the_weights_stay_and_are_not_those_of_retraining() -> None:
+@pytest.mark.parametrize("spec", [OVR, SPEC], ids=["alone", "with diffusion"])
+def test_without_a_lost_direction_the_weights_stay_and_are_not_those_of_retraining(spec: ModelSpec) -> None:
     graph = small_graph()
-    before = Lethe(OVR, repair=False).fit(graph)
+    before = Lethe(spec, repair=False).fit(graph)
     after = before.unlearn(NODES)
     assert after.report is not None
     assert after.report.directions_removed == 0
     np.testing.assert_array_equal(after.weights, before.weights)
-    assert not np.allclose(after.weights, Retraining(OVR).fit(graph).unlearn(NODES).weights, atol=1e-3)
+    retraining = RetrainedWithDiffusion(spec) if spec.diffusion else Retraining(spec)
+    assert not np.allclose(after.weights, retraining.fit(graph).unlearn(NODES).weights, atol=1e-3)
 
 
 def test_retraining_with_diffusion_is_the_librarys_on_what_remains() -> None:
@@ -35,13 +37,3 @@ def test_retraining_with_diffusion_is_the_librarys_on_what_remains() -> None:
     assert not after.predict()[NODES].any()
     assert before.predict()[NODES].any()
     assert not after.unlearn(np.array([0])).predict()[[0, 1, 7]].any()
-
-
-def test_the_projection_with_diffusion_keeps_weights_of_which_no_direction_is_lost() -> None:
-    graph = small_graph()
-    before = Lethe(SPEC, repair=False).fit(graph)
-    after = before.unlearn(NODES)
-    assert after.report is not None
-    assert after.report.directions_removed == 0
-    np.testing.assert_allclose(after.weights, before.weights, atol=1e-9)
-    assert not np.allclose(before.weights, RetrainedWithDiffusion(SPEC).fit(graph).unlearn(NODES).weights, atol=1e-3)
