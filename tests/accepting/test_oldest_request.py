@@ -35,43 +35,40 @@ async def told(db: Database, phase: Phase, ago_s: float) -> None:
     await db.rows(f"UPDATE leases SET {earlier}", ago=ago_s)
 
 
-async def oldest(db: Database) -> OldestRequest | None:
+async def oldest(db: Database) -> OldestRequest:
     async with transaction(db.engine) as conn:
-        return await RequestRepository(conn).oldest(MODEL)
+        found = await RequestRepository(conn).oldest(MODEL)
+    assert found is not None
+    return found
+
+
+async def backdate(db: Database, request_id: UUID, ago_s: float, *columns: str) -> None:
+    earlier = ", ".join(f"{at} = now() - make_interval(secs => :ago)" for at in columns)
+    await db.rows(f"UPDATE requests SET {earlier} WHERE id = :id", id=request_id, ago=ago_s)
 
 
 async def accepted(db: Database, node: str, ago_s: float) -> UUID:
     request_id = await db.accept(node)
-    await db.rows(
-        "UPDATE requests SET received_at = now() - make_interval(secs => :ago), queued_at = now() - "
-        "make_interval(secs => :ago) WHERE id = :id",
-        id=request_id,
-        ago=ago_s,
-    )
+    await backdate(db, request_id, ago_s, "received_at", "queued_at")
     return request_id
 
 
 async def take(db: Database, request_id: UUID, ago_s: float) -> None:
     async with transaction(db.engine) as conn:
         await RequestMoves(conn).take([request_id])
-    await db.rows(
-        "UPDATE requests SET taken_at = now() - make_interval(secs => :ago) WHERE id = :id", id=request_id, ago=ago_s
-    )
+    await backdate(db, request_id, ago_s, "taken_at")
 
 
 async def fail(db: Database, request_id: UUID, ago_s: float) -> None:
     async with transaction(db.engine) as conn:
         await RequestMoves(conn).mark_failed(request_id, "It names what is not there.")
-    await db.rows(
-        "UPDATE requests SET failed_at = now() - make_interval(secs => :ago) WHERE id = :id", id=request_id, ago=ago_s
-    )
+    await backdate(db, request_id, ago_s, "failed_at")
 
 
 async def test_it_waits_since_it_was_queued_when_nothing_before_it_went_on(db: Database) -> None:
     await accepted(db, "1", 50.0)
     await accepted(db, "2", 10.0)
     found = await oldest(db)
-    assert found is not None
     assert found.waits_s == pytest.approx(50.0, abs=5.0)
     assert found.is_stuck(MOST_S)
 
@@ -80,9 +77,7 @@ async def test_those_that_overtook_it_do_not_hide_that_it_waits(db: Database) ->
     await accepted(db, "1", 300.0)
     later = await accepted(db, "2", 200.0)
     await fail(db, later, 1.0)
-    found = await oldest(db)
-    assert found is not None
-    assert found.is_stuck(MOST_S)
+    assert (await oldest(db)).is_stuck(MOST_S)
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
@@ -94,24 +89,19 @@ async def test_behind_a_batch_that_the_unlearner_has_in_hand_it_waits_for_as_lon
     await take(db, under_way, 7285.0)
     if is_committed:
         await db.batch([under_way])
-    found = await oldest(db)
-    assert found is not None
-    assert not found.is_stuck(MOST_S)
+    assert not (await oldest(db)).is_stuck(MOST_S)
 
 
 async def test_one_that_waited_too_long_before_a_batch_overtook_it_is_stuck_meanwhile(db: Database) -> None:
     await accepted(db, "1", 300.0)
     await take(db, await accepted(db, "2", 200.0), 100.0)
-    found = await oldest(db)
-    assert found is not None
-    assert found.is_stuck(MOST_S)
+    assert (await oldest(db)).is_stuck(MOST_S)
 
 
 async def test_it_waits_for_an_unlearner_only_since_that_serves(db: Database) -> None:
     await accepted(db, "1", 3600.0)
     await told(db, Phase.SERVING, 5.0)
     found = await oldest(db)
-    assert found is not None
     assert found.waits_s == pytest.approx(5.0, abs=5.0)
     assert not found.is_stuck(MOST_S)
 
@@ -121,7 +111,6 @@ async def test_while_no_unlearner_serves_it_waits_and_is_not_stuck(db: Database,
     await accepted(db, "1", 3600.0)
     await told(db, phase, 1800.0)
     found = await oldest(db)
-    assert found is not None
     assert found.waits_s == pytest.approx(3600.0, abs=5.0)
     assert not found.is_stuck(MOST_S)
 
@@ -129,9 +118,7 @@ async def test_while_no_unlearner_serves_it_waits_and_is_not_stuck(db: Database,
 async def test_while_nobody_holds_the_lease_it_is_not_stuck(db: Database) -> None:
     await accepted(db, "1", 3600.0)
     await db.rows("UPDATE leases SET expires_at = now() - interval '30 min'")
-    found = await oldest(db)
-    assert found is not None
-    assert not found.is_stuck(MOST_S)
+    assert not (await oldest(db)).is_stuck(MOST_S)
 
 
 async def test_one_that_is_tried_again_is_in_nobodys_hand_until_it_is_taken_up_again(db: Database) -> None:
@@ -140,6 +127,4 @@ async def test_one_that_is_tried_again_is_in_nobodys_hand_until_it_is_taken_up_a
     await fail(db, request_id, 1800.0)
     await db.intake.retry(request_id, db.api_key_id)
     await db.rows("UPDATE requests SET queued_at = now() - interval '60 s'")
-    found = await oldest(db)
-    assert found is not None
-    assert found.is_stuck(MOST_S)
+    assert (await oldest(db)).is_stuck(MOST_S)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.support.preloaded import Start, fresh
-from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.processes.lethe_process import LetheProcess
 
 pytestmark = pytest.mark.ci
 
@@ -20,18 +20,14 @@ def is_private(path: Path) -> bool:
 
 
 def test_it_says_where_it_is_keeps_the_first_key_private_and_stops_in_order(
-    small_model: Path,
-    tmp_path: Path,
-    database_url: str,
-    redis_url: str,
+    home: Path,
+    servers: dict[str, str],
     make_database: Callable[[], str],
     lethe_start: Start,
 ) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
     facts, key_file = home / "run" / "server.json", home / "run" / "admin.key"
     command = fresh(sys.executable, "-m", "service.cli")
-    with LetheProcess(command, home, admin_key="", database_url=database_url, redis_url=redis_url).start() as lethe:
+    with LetheProcess(command, home, admin_key="", **servers).start() as lethe:
         assert f"  Dashboard  {lethe.url}/dashboard\n" in lethe.printed
         assert httpx2.get(f"{lethe.url}/readyz").status_code == 200
         assert json.loads(facts.read_text())["url"] == lethe.url
@@ -47,7 +43,7 @@ def test_it_says_where_it_is_keeps_the_first_key_private_and_stops_in_order(
     assert (ended.status, "[error" in ended.stderr) == (0, False), ended.stderr
     assert not facts.exists()
 
-    refused = LetheProcess(lethe_start, home, database_url=make_database(), redis_url=redis_url).try_to_start()
+    refused = LetheProcess(lethe_start, home, **servers | {"database_url": make_database()}).try_to_start()
     assert refused is not None
     assert refused.status == 1
     assert "The store holds version 1-" in refused.stderr

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.support.preloaded import ROOT, Start
-from tests.support.processes.lethe_process import LetheProcess, authorization, copied
+from tests.support.processes.lethe_process import LetheProcess, authorization
 from tests.support.processes.workers import free_port
 from tests.support.programs import find_program
 from tests.support.service.bodies import node_body
@@ -79,29 +79,17 @@ def running(command: list[str], folder: Path) -> Iterator[None]:
     ],
 )
 def test_a_proxy_with_tls_passes_callers_on_also_during_an_upgrade(
-    proxy: object,
-    small_model: Path,
-    tmp_path: Path,
-    database_url: str,
-    redis_url: str,
-    lethe_start: Start,
+    proxy: object, home: Path, servers: dict[str, str], tmp_path: Path, lethe_start: Start
 ) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
-    servers: dict[str, Any] = {
-        "database_url": database_url,
-        "redis_url": redis_url,
-        "trusted_proxies": "127.0.0.1",
-        "api_workers": 1,
-    }
+    settings: dict[str, Any] = {**servers, "trusted_proxies": "127.0.0.1", "api_workers": 1}
     folder = tmp_path / "proxy"
     folder.mkdir()
     own, port = Certificate.make(tmp_path), free_port()
     trusted = ssl.create_default_context(cafile=own.certificate)
     assert callable(proxy)
     with (
-        LetheProcess(lethe_start, home, part="old", **servers).start() as old,
-        LetheProcess(lethe_start, home, part="new", arguments="--replace", **servers) as new,
+        LetheProcess(lethe_start, home, part="old", **settings).start() as old,
+        LetheProcess(lethe_start, home, part="new", arguments="--replace", **settings) as new,
         running(proxy(old, port, own, folder), folder),
         httpx2.Client(
             base_url=f"https://127.0.0.1:{port}",

@@ -12,7 +12,7 @@ from lethe_client.errors import ProblemError
 from service.processes.private_servers import guardian, running_servers
 from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, copied, version_of
+from tests.support.processes.lethe_process import LetheProcess, version_of
 
 T = TypeVar("T")
 
@@ -36,12 +36,7 @@ def guardian_of(home: Path) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
-    small_model: Path, tmp_path: Path, lethe_start: Start
-) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
-
+def test_parts_that_end_and_come_back_find_their_servers_where_they_were(home: Path, lethe_start: Start) -> None:
     def part(role: str) -> LetheProcess:
         return LetheProcess(lethe_start, home, role=role, part=role, lease_ttl_s=1, api_workers=1)
 
@@ -84,16 +79,13 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
 
 @pytest.mark.slow
 def test_a_lethe_whose_private_servers_end_with_their_guardian_starts_them_again(
-    small_model: Path,
-    tmp_path: Path,
+    home: Path,
     lethe_start: Start,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for variable in ("DATABASE_URL", "REDIS_URL"):
         monkeypatch.delenv(variable, raising=False)
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
     with LetheProcess(lethe_start, home, api_workers=1) as lethe:
         lethe.start()
         servers, before = running_servers(home), guardian_of(home)

@@ -5,13 +5,12 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.processes.lethe_process import LetheProcess
 
 PARTS = ("unlearner", "api-0", "api-1")
 
@@ -23,11 +22,8 @@ def pids(home: Path) -> dict[str, int]:
 
 
 def test_what_is_killed_comes_back_and_requests_are_completed(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    home: Path, servers: dict[str, str], lethe_start: Start
 ) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
-    servers: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url}
     lethe = LetheProcess(lethe_start, home, **servers, api_workers=2, lease_ttl_s=1)
     with lethe.start():
         for node, name in enumerate(PARTS):
@@ -45,12 +41,9 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_place(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start, workers: int
+    home: Path, servers: dict[str, str], lethe_start: Start, workers: int
 ) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
-    servers: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
-    lethe = LetheProcess(lethe_start, home, **servers, api_workers=workers)
+    lethe = LetheProcess(lethe_start, home, **servers, lease_ttl_s=1, api_workers=workers)
     with lethe.start():
         port = int(lethe.url.rpartition(":")[2])
         left = []
@@ -60,7 +53,7 @@ def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_plac
         assert len(left) == workers + 1
         lethe.kill()
         assert psutil.wait_procs(left, timeout=60.0)[1] == []
-    again = LetheProcess(lethe_start, home, **servers, port=port)
+    again = LetheProcess(lethe_start, home, **servers, lease_ttl_s=1, port=port)
     with again.start():
         assert again.url.endswith(f":{port}")
         assert again.delete(["1"]).status == "completed"

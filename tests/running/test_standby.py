@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, copied, version_of
+from tests.support.processes.lethe_process import LetheProcess, version_of
 
 pytestmark = pytest.mark.ci
 
@@ -23,28 +23,21 @@ async def fetched(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 async def test_a_standby_takes_over_from_one_that_is_killed(
-    small_model: Path,
-    tmp_path: Path,
+    prepared: Path,
+    servers: dict[str, str],
     database_url: str,
-    redis_url: str,
     lethe_start: Start,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
     monkeypatch.setenv("COLUMNS", "200")
 
     def doctor() -> Ran:
-        return CommandLine(capsys)("doctor", "--role", "unlearner", "--home", home)
+        return CommandLine(capsys)("doctor", "--role", "unlearner", "--home", prepared)
 
     def part(role: str, name: str) -> LetheProcess:
-        servers = {"database_url": database_url, "redis_url": redis_url}
-        return LetheProcess(lethe_start, home, role=role, part=name, lease_ttl_s=1, api_workers=1, **servers)
+        return LetheProcess(lethe_start, prepared, role=role, part=name, lease_ttl_s=1, api_workers=1, **servers)
 
-    prepare = part("prepare", "prepare")
-    prepare.launch()
-    assert prepare.ended().status == 0
     first, second, api = part("unlearner", "first"), part("unlearner", "second"), part("api", "api")
     with first.start(), second, api.start():
         second.launch()

@@ -9,7 +9,7 @@ import pytest
 
 from service.cli.server import read_facts
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, authorization, copied
+from tests.support.processes.lethe_process import LetheProcess, authorization
 from tests.support.service.bodies import node_body
 
 pytestmark = pytest.mark.ci
@@ -55,11 +55,8 @@ class Caller(threading.Thread):
 
 
 def test_a_successor_takes_over_the_socket_and_no_request_fails(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    home: Path, servers: dict[str, str], lethe_start: Start
 ) -> None:
-    home, servers = tmp_path / "home", {"database_url": database_url, "redis_url": redis_url}
-    copied(small_model, home / "model")
-
     def serve(part: str, **more: Any) -> LetheProcess:
         return LetheProcess(lethe_start, home, part=part, **servers, **{"api_workers": 1, "lease_ttl_s": 2} | more)
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support.preloaded import Start, fresh
-from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.processes.lethe_process import LetheProcess
 from tests.support.processes.workers import free_port, until_together
 
 _SPACE = f"lethe-{os.getpid()}"
@@ -71,24 +71,19 @@ def connections(process: psutil.Process) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_torchrun_starts_workers_on_two_hosts(
-    network: Network, small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    network: Network, prepared: Path, servers: dict[str, str], lethe_start: Start
 ) -> None:
-    home, servers = tmp_path / "home", {"database_url": database_url, "redis_url": redis_url}
-    copied(small_model, home / "model")
-    prepare = LetheProcess(lethe_start, home, role="prepare", part="prepare", **servers)
-    prepare.launch()
-    assert prepare.ended().status == 0
     port = free_port()
     meeting: dict[str, Any] = {"workers_port": free_port(), "lease_ttl_s": 5}
 
     def started(rank: int, role: str, **settings: Any) -> LetheProcess:
-        lethe = LetheProcess(torchrun(rank, network, port), home, role=role, part=role, **settings, **meeting)
+        lethe = LetheProcess(torchrun(rank, network, port), prepared, role=role, part=role, **settings, **meeting)
         # torchrun assigns their roles.
         lethe._command = ["serve"]
         return lethe
 
     first, second = started(0, "unlearner", **servers), started(1, "worker")
-    api = LetheProcess(lethe_start, home, role="api", part="api", api_workers=1, **servers)
+    api = LetheProcess(lethe_start, prepared, role="api", part="api", api_workers=1, **servers)
     first.launch()
     second.launch()
     try:

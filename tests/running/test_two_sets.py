@@ -7,22 +7,19 @@ import pytest
 
 from service.cli.server import read_facts
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.processes.lethe_process import LetheProcess
 
 pytestmark = pytest.mark.ci
 
 
 def test_the_second_answers_beside_the_first_and_alone_once_that_has_stopped(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    prepared: Path, servers: dict[str, str], lethe_start: Start
 ) -> None:
-    home, servers = tmp_path / "home", {"database_url": database_url, "redis_url": redis_url}
-    copied(small_model, home / "model")
-
     def part(role: str, name: str, **settings: Any) -> LetheProcess:
-        return LetheProcess(lethe_start, home, role=role, part=name, **servers, **settings)
+        return LetheProcess(lethe_start, prepared, role=role, part=name, **servers, **settings)
 
     def served_by(one: LetheProcess) -> bool:
-        found = read_facts(home)
+        found = read_facts(prepared)
         return found is not None and found.url == one.url
 
     def shown_by(one: LetheProcess) -> list[str]:
@@ -31,9 +28,6 @@ def test_the_second_answers_beside_the_first_and_alone_once_that_has_stopped(
         names = ("api-0", "api2-0", "unlearner")
         return [name for name in names if f'lethe_restarts_total{{process="{name}"}} 0.0' in page]
 
-    prepare = part("prepare", "prepare")
-    prepare.launch()
-    assert prepare.ended().status == 0
     old, new = (part("api", name, api_workers=1) for name in ("old", "new"))
     with part("unlearner", "unlearner").start() as unlearner, old.start(), new:
         assert old.delete(["0"]).status == "completed"

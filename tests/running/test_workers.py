@@ -76,14 +76,14 @@ def compare(
     folder: Path,
     nodes: Sequence[str],
     workers: int,
-    servers: Callable[[], dict[str, str]],
+    new_servers: Callable[[], dict[str, str]],
     **settings: Any,
 ) -> None:
     """Check that deletions by several workers agree with those by one."""
     found, outside = [], []
     for count in (1, workers):
         served = Served(
-            start, model, folder / f"home-{count}", workers=count, repair_budget=600, **servers(), **settings
+            start, model, folder / f"home-{count}", workers=count, repair_budget=600, **new_servers(), **settings
         )
         with served.lethe.start() as lethe:
             if count == 1:
@@ -108,7 +108,7 @@ def compare(
 
 
 @pytest.fixture
-def servers(make_database: Callable[[], str], redis_url: str) -> Callable[[], dict[str, str]]:
+def new_servers(make_database: Callable[[], str], redis_url: str) -> Callable[[], dict[str, str]]:
     """Return a function that returns the session's servers, with a new database."""
     return lambda: {"database_url": make_database(), "redis_url": redis_url}
 
@@ -119,14 +119,14 @@ def test_several_come_to_what_one_comes_to_on_cora(
     cora: Graph,
     tmp_path: Path,
     lethe_start: Start,
-    servers: Callable[[], dict[str, str]],
+    new_servers: Callable[[], dict[str, str]],
     workers: int,
     repair: str,
 ) -> None:
     model = tmp_path / "model"
     build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full").write(model)
     nodes = [cora.node_ids[row] for row in (0, 9, 200)]
-    compare(lethe_start, model, tmp_path, nodes, workers, servers, repair=repair)
+    compare(lethe_start, model, tmp_path, nodes, workers, new_servers, repair=repair)
 
 
 def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -154,12 +154,14 @@ def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray
 
 
 def test_two_add_and_correct_what_one_does_also_if_one_of_them_is_killed(
-    small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
+    small_model: Path, tmp_path: Path, lethe_start: Start, new_servers: Callable[[], dict[str, str]]
 ) -> None:
     settings: dict[str, Any] = {"repair": "always", "repair_tolerance": 1e-9, "repair_budget": 600}
     found = []
     for count in (1, 2):
-        served = Served(lethe_start, small_model, tmp_path / f"home-{count}", workers=count, **servers(), **settings)
+        served = Served(
+            lethe_start, small_model, tmp_path / f"home-{count}", workers=count, **new_servers(), **settings
+        )
         found.append(changed(served, kill=count == 2))
     assert "workers.lost" in served.lethe.log()
     (weights_of_one, predicted_by_one), (weights, predicted) = found
@@ -198,17 +200,11 @@ def test_a_worker_that_is_stopped_is_missed_and_taken_in_once_it_goes_on(
 
 
 def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    prepared: Path, servers: dict[str, str], tmp_path: Path, lethe_start: Start
 ) -> None:
-    home, servers = tmp_path / "home", {"database_url": database_url, "redis_url": redis_url}
-    copied(small_model, home / "model")
-
     def part(role: str, **settings: Any) -> LetheProcess:
-        return LetheProcess(lethe_start, home, role=role, part=role, **settings)
+        return LetheProcess(lethe_start, prepared, role=role, part=role, **settings)
 
-    prepare = part("prepare", **servers)
-    prepare.launch()
-    assert prepare.ended().status == 0
     meeting: dict[str, Any] = {"workers_port": free_port(), "lease_ttl_s": 1}
     unlearner = part("unlearner", workers=2, **servers, **meeting)
     api = part("api", api_workers=1, **servers)
@@ -216,7 +212,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
         assert workers_told(api) == "1 of 2 compute together"
         assert api.delete(["0"]).status == "completed"
         # A worker without a database, in its own home with a copy of the current model.
-        copied(home / "model", tmp_path / "elsewhere" / "model")
+        copied(prepared / "model", tmp_path / "elsewhere" / "model")
         worker = LetheProcess(lethe_start, tmp_path / "elsewhere", role="worker", **meeting)
         with worker:
             worker.launch()

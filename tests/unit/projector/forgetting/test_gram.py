@@ -10,7 +10,7 @@ import torch
 
 from projector.errors import RankError
 from projector.forgetting.factors import whole
-from projector.forgetting.gram import FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
+from projector.forgetting.gram import Downdate, FactorMethod, Gram, downdate, factorise, pinv_residual, rank_residual
 from projector.graph import features as features_module
 from projector.graph.features import FeatureMatrix
 from projector.training.scaling import well_scaled
@@ -67,54 +67,44 @@ def assert_lost_directions(Q: Rows, gram: Gram, before: Rows, surviving: Rows) -
         assert np.linalg.norm(surviving @ Q) <= cutoff * Q.shape[1]
 
 
+def deleted(rows: Rows, *nodes: int, gram: Gram | None = None) -> tuple[Gram, Downdate]:
+    """Return the factors of all rows, or `gram`, and what the deletion of some makes of them."""
+    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
+    before = gram or factorise(features, live)
+    live[[*nodes]] = False
+    return before, downdate(before, features.dense_rows(np.array(nodes)), features, live)
+
+
 def test_a_batch_larger_than_the_dimension_is_decomposed_at_once() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((50, 6))
-    features = FeatureMatrix(rows)
-    live = np.ones(50, dtype=np.bool_)
-    gram = factorise(features, live)
-    live[:48] = False
-    down = downdate(gram, features.dense_rows(np.arange(48)), features, live)
+    rows = np.random.default_rng(0).standard_normal((50, 6))
+    gram, down = deleted(rows, *range(48))
     assert down.method is FactorMethod.DECOMPOSE
     assert down.lost_directions.shape == (6, 4)
-    assert_exact(down.gram, rows[live])
-    assert_lost_directions(down.lost_directions.numpy(), gram, rows, rows[live])
+    assert_exact(down.gram, rows[48:])
+    assert_lost_directions(down.lost_directions.numpy(), gram, rows, rows[48:])
 
 
 def test_a_large_batch_that_leaves_the_rank_in_doubt_goes_back_to_the_rows() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((50, 6))
     rows[:44, 5] *= 100.0
-    live = np.ones(50, dtype=np.bool_)
     rows[44:, 5] = 1e-2
-    features = FeatureMatrix(rows)
-    gram = factorise(features, live)
-    live[:44] = False
-    down = downdate(gram, features.dense_rows(np.arange(44)), features, live)
+    _, down = deleted(rows, *range(44))
     assert down.method is FactorMethod.REFACTORISE
-    assert_exact(down.gram, rows[live])
+    assert_exact(down.gram, rows[44:])
 
 
 def test_an_exclusive_direction_is_lost_by_downdate_and_not_by_recomputation() -> None:
-    rng = np.random.default_rng(0)
-    rows = exclusive_tiny_feature(rng)
-    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
-    gram = factorise(features, live)
-    live[7] = False
-    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
+    _, down = deleted(exclusive_tiny_feature(np.random.default_rng(0)), 7)
     assert down.method is FactorMethod.DOWNDATE
     assert abs(abs(down.lost_directions.numpy()[-1, 0]) - 1.0) < 1e-12
 
 
 def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
-    rng = np.random.default_rng(0)
-    rows = nearly_supported_direction(rng)
-    features, live = FeatureMatrix(rows), np.ones(len(rows), dtype=np.bool_)
-    gram = factorise(features, live)
-    live[7] = False
-    down = downdate(gram, features.dense_rows(np.array([7])), features, live)
+    rows = nearly_supported_direction(np.random.default_rng(0))
+    _, down = deleted(rows, 7)
     assert down.lost_directions.shape[1] == 0
-    assert_exact(down.gram, rows[live])
+    assert_exact(down.gram, np.delete(rows, 7, axis=0))
 
 
 def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_rows() -> None:
@@ -125,11 +115,8 @@ def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_r
         rows = rng.normal(size=(40, 3)) @ directions[:, :-1].T
         parts = 10 ** rng.uniform((-5, -5.6), (-3.2, -5))
         rows[:2] += np.linalg.norm(rows, 2) * parts[:, None] * directions[:, -1]
-        features, live = FeatureMatrix(rows), np.ones(40, dtype=np.bool_)
-        gram = factorise(features, live)
-        live[0] = False
-        down = downdate(gram, features.dense_rows(np.array([0])), features, live)
-        anew = factorise(features, live, sigma_ref_squared=gram.sigma_ref_squared)
+        gram, down = deleted(rows, 0)
+        anew = factorise(FeatureMatrix(rows), np.arange(40) > 0, sigma_ref_squared=gram.sigma_ref_squared)
         assert down.gram.rank == anew.rank
         assert down.lost_directions.shape[1] == 0
         assert down.weakened == gram.rank - anew.rank
@@ -139,11 +126,8 @@ def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_r
 
 def test_rank_decisions_keep_the_scale_of_the_import() -> None:
     """After deleting nearly everything, the largest eigenvalue is noise; relative to it, noise would count as rank."""
-    rows = np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))])
-    features, live = FeatureMatrix(rows), np.ones(5, dtype=np.bool_)
-    gram = factorise(features, live)
-    live[:4] = False
-    assert downdate(gram, features.dense_rows(np.arange(4)), features, live).gram.rank == 0
+    _, down = deleted(np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))]), *range(4))
+    assert down.gram.rank == 0
 
 
 @pytest.mark.parametrize("error", [1e-9, 1e-6, 1e-4, 1e-2])
@@ -159,15 +143,12 @@ def test_the_sampled_residual_estimates_the_exact_one(error: float) -> None:
 
 
 def test_a_pseudo_inverse_that_fails_acceptance_is_recomputed_from_the_surviving_rows() -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.standard_normal((40, 10))
-    features, live = FeatureMatrix(rows), np.ones(40, dtype=np.bool_)
-    good = factorise(features, live)
+    rows = np.random.default_rng(1).standard_normal((40, 10))
+    good = factorise(FeatureMatrix(rows), np.ones(40, dtype=np.bool_))
     drifted = Gram(good.M, whole(good.M_pinv) * (1 + 1e-4), good.rank, good.sigma_ref_squared, good.condition_number)
-    live[3] = False
-    down = downdate(drifted, features.dense_rows(np.array([3])), features, live)
+    _, down = deleted(rows, 3, gram=drifted)
     assert down.method is FactorMethod.REFACTORISE
-    assert_exact(down.gram, rows[live])
+    assert_exact(down.gram, np.delete(rows, 3, axis=0))
 
 
 def test_the_trace_tells_a_wrong_rank() -> None:

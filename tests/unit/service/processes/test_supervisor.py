@@ -335,8 +335,27 @@ SECRETS: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    """The children that a supervisor would keep running; none is started."""
+    children = list[Child]()
+
+    class Kept:
+        def __init__(self, stages: list[Stage], **_: object) -> None:
+            children.extend(one for stage in stages for one in stage.children)
+
+        def stop(self) -> None: ...
+
+        def run(self) -> None: ...
+
+    monkeypatch.setattr(serving, "run_once", lambda *_: None)
+    monkeypatch.setattr(serving, "Supervisor", Kept)
+    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
+    return children
+
+
 @pytest.mark.parametrize(
-    ("role", "ran", "kept"),
+    ("role", "ran", "names"),
     [
         (None, ["prepare"], ["api-0", "api-1", "unlearner"]),
         ("prepare", ["prepare"], []),
@@ -348,28 +367,15 @@ SECRETS: dict[str, Any] = {
 def test_a_part_alone_does_its_own_part_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    kept: list[Child],
     role: serving.Role | None,
     ran: list[str],
-    kept: list[str],
+    names: list[str],
 ) -> None:
-    has_run, is_kept = list[str](), list[str]()
-
-    class Kept:
-        def __init__(self, stages: list[Stage], **_: object) -> None:
-            is_kept.extend(one.name for stage in stages for one in stage.children)
-
-        def stop(self) -> None: ...
-
-        def run(self) -> None: ...
-
-    def run_once(once: Child, grace_s: float) -> None:
-        has_run.append(once.name)
-
-    monkeypatch.setattr(serving, "run_once", run_once)
-    monkeypatch.setattr(serving, "Supervisor", Kept)
-    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
+    has_run = list[str]()
+    monkeypatch.setattr(serving, "run_once", lambda once, _: has_run.append(once.name))
     serving.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)
-    assert (has_run, is_kept) == (ran, kept)
+    assert (has_run, [one.name for one in kept]) == (ran, names)
 
 
 def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answer_from_stays(
@@ -459,21 +465,8 @@ def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path)
 
 
 def test_several_workers_are_started_with_the_unlearner_and_divide_its_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Child]
 ) -> None:
-    kept = list[Child]()
-
-    class Kept:
-        def __init__(self, stages: list[Stage], **_: object) -> None:
-            kept.extend(one for stage in stages for one in stage.children)
-
-        def stop(self) -> None: ...
-
-        def run(self) -> None: ...
-
-    monkeypatch.setattr(serving, "run_once", lambda *_: None)
-    monkeypatch.setattr(serving, "Supervisor", Kept)
-    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     serving.serve(Settings(home=tmp_path, port=0, workers=3, **SECRETS), 1)
     assert [one.name for one in kept] == ["api-0", "unlearner", "worker-1", "worker-2"]
