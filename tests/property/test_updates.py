@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from model_store.datasets.load import load_dataset
 from projector import ModelSpec, fit, from_arrays
 from projector.network.spec import Combine
 from tests.support.everyday import everyday
 from tests.support.mathematics.living_models import check, random_case, sequence
+from tests.support.models.stored import real_graph
 
 #: Seeds with every option between them, except diffusion, and few updates.
 QUICK = [0, 1, 2, 3, 5, 6, 8, 9, 10, 12, 15, 16, 17, 18]
@@ -75,7 +75,7 @@ def test_the_cases_have_every_option_in_them() -> None:
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "amazon_photo"])
 def test_a_real_graph_that_lives_is_the_model_of_a_fit_on_what_it_has_become(name: str) -> None:
     """A quarter of the nodes join in batches, beside deletions, corrections and withdrawn labels."""
-    graph, rng = load_dataset(name, data_dirs=[]), np.random.default_rng(0)
+    graph, rng = real_graph(name), np.random.default_rng(0)
     n, spec = graph.nodes, ModelSpec(combine=Combine.LAST)
     order = rng.permutation(n)
     later = np.sort(order[: n // 4])
