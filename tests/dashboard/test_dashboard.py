@@ -299,7 +299,7 @@ def test_no_column_is_cut_off_and_on_a_phone_a_request_is_two_lines(visit: Open,
 
 def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     page = visit().open()
-    # The field is already focused.
+    expect(page.get_by_label("API key")).to_be_focused()
     page.keyboard.type("the-first-key")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
