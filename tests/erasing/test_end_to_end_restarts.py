@@ -110,7 +110,7 @@ def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProc
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_cut_or_missing(
     unstarted: LetheProcess,
 ) -> None:

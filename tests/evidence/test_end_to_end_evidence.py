@@ -64,7 +64,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     (tmp_path / "forged.json").write_text(json.dumps(forged))
     ran = lethe("audit", "verify", tmp_path / "forged.json", "--key", public)
     assert ran.status == 1
-    assert "leaf 0: it is not in the log that was signed" in ran.stdout
+    assert "leaf 0: it is not in the signed log" in ran.stdout
 
     # The whole log, against the watcher's record.
     assert lethe("audit", "watch", *watched).status == 0
