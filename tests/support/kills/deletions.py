@@ -100,7 +100,8 @@ class People:
 def copied_home(template: Path, folder: Path) -> Path:
     """Copy a LETHE_HOME so that it starts beside its original; they share only the log's key."""
     subprocess.run(["cp", "-a", template, folder], check=True)
-    (folder / "run" / "home").unlink()
+    # A home that was never started has none.
+    (folder / "run" / "home").unlink(missing_ok=True)
     return folder
 
 
