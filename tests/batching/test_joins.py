@@ -31,7 +31,6 @@ __all__ = ["settings"]
 #: Relative distance of repaired weights from those of an independent fit.
 NEAR = 1e-6
 
-
 NEW = "a node that joins"
 
 

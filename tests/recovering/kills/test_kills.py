@@ -2,8 +2,8 @@
 
 The processes are those of one Lethe, with one to four that answer, and those of Postgres and Valkey. Every point occurs
 once for each cause: batches and repairs here, imports and recoveries in the files beside this one. LETHE_TEST_SEED
-draws what is killed or stopped. The sweeps are `./lethe test --slow tests/recovering/kills`; with `--stepwise`, an
-interrupted one continues where it was.
+draws what is killed or stopped. The sweeps are `./lethe test --slow tests/recovering/kills`; the same command
+resumes an interrupted one.
 """
 
 import random

@@ -79,7 +79,7 @@ def test_a_version_that_is_applied_before_readers_have_it_is_noticed(ground: Gro
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_session_that_shows_nothing_before_it_commits_is_noticed(ground: Grounds) -> None:
-    # It overwrites what answers, so these fail, or there are none.
+    # The mutant overwrites the version that readers use: they answer 500, or none answers.
     with pytest.raises(AssertionError, match=r"is answered 500|every process to answer"):
         assert_good(SCENARIOS["reboot"](ground("shown-only-by-a-commit"), Effort(), print))
 

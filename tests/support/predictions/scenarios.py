@@ -36,7 +36,7 @@ from tests.support.processes.workers import free_port
 BATCH_POINTS = points_of(Cause.BATCH)
 #: Points for stopping an answering process: before it could have moved to the next version.
 _BEFORE_COMMIT = BATCH_POINTS[: BATCH_POINTS.index(FailurePoint.COMMITTED)]
-#: Duration of a stop without a condition, in seconds: shorter and longer than the lease.
+#: Duration of a stop without a condition, in seconds: from shorter than the lease to longer.
 _STOPPED_S = (0.1, 6.0)
 
 
@@ -379,7 +379,8 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         site.faults += 1
         site.complete(*asked)
         if other.has_ended:
-            other.ended()
+            ended = other.ended()
+            assert "belongs to another LETHE_HOME" in ended.stderr, ended.stderr
         else:
             tell("the other home ends")
             other.kill()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.linear import remaining, representation, stacked
-from benchmarks.paper.forgetting.early import SPEC, STARTED, descended, stopped
+from benchmarks.paper.forgetting.early import SPEC, STARTED, descended, early, stopped
+from benchmarks.paper.units import Unit
 from tests.support.mathematics.baselines import signs, small_graph, sum_gradient
 
 pytestmark = pytest.mark.ci
@@ -44,3 +45,10 @@ def test_retraining_is_the_same_descent_on_the_remaining_graph_and_projections_k
     assert same is not None
     # Away from the optimum they differ: Influence+ moves by the change of the gradient alone.
     assert np.linalg.norm(stacked(moved) - stacked(same)) > 1e-2
+
+
+def test_retraining_is_at_distance_zero_and_injections_alone_have_channel_norms() -> None:
+    for case, figures in early(small_graph(nodes=60), Unit("early-stopping", "small", "retraining", 0)):
+        assert figures["weights"] == 0
+        assert None not in figures.values()
+        assert ("channel_norm_after" in figures) == case.startswith("injection")

@@ -12,7 +12,7 @@ from tests.support.clients.lethe_stub import LetheStub
 
 @pytest.fixture
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run without settings of whoever runs the tests."""
+    """Unset all LETHE_ variables."""
     for name in [name for name in os.environ if name.startswith("LETHE_")]:
         monkeypatch.delenv(name)
 
