@@ -31,7 +31,7 @@ def sections(results: Results) -> list[Section]:
     """Return the section, measured or not."""
     return [
         Section(
-            "Beside the field as it stands",
+            "GIF, IDEA, MEGU and GNNDelete",
             "Methods of other papers for the linear model and for a two-layer GCN, by the protocol of “Is graph "
             "unlearning ready for practice?” (ICLR 2026) as far as its description and code go. 5 % of the training "
             "nodes are deleted. All models are trained with the softmax, the linear one to its optimum at lambda 1e-4, "

@@ -1,8 +1,7 @@
 """Hessian products in single precision, by H itself, for the inner solves of Newton's method.
 
 An inner solve need not be more precise than its step. The next gradient captures what single precision leaves. It is in
-double precision, as is every accepted or certified value. [arXiv, 90,941 x 800, C = 40: a product in a quarter of the
-time.]
+double precision, as is every accepted or certified value.
 """
 
 from collections.abc import Iterator
