@@ -16,7 +16,7 @@ from tests.support.service import api_harness
 pytestmark = pytest.mark.ci
 
 #: What the server says to a request that its parser cannot read, which the application never sees.
-NO_HTTP = "Invalid HTTP request received."
+NO_HTTP = b"Invalid HTTP request received."
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def test_answers_fit_their_description(served: Served, mode: str, examples: int)
         @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
         def answers_fit(case: schemathesis.Case[Any]) -> None:
             response = case.call(headers={"Authorization": f"Bearer {served.key}"})
-            if response.text == NO_HTTP:
+            if response.content == NO_HTTP:
                 return
             # Ids that match the schema may still be unknown, as may cursors.
             excluded = [positive_data_acceptance]
