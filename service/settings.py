@@ -211,7 +211,10 @@ class Settings(OidcSettings):
     lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Lifetime of the unlearner's lease (seconds).")
     readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Timeout of a readiness check (seconds).")
     shutdown_grace_s: float = Field(
-        10.0, ge=0.0, le=600.0, description="Time to finish at shutdown (seconds): open HTTP requests have the first 2, and the batch the rest."
+        10.0,
+        ge=0.0,
+        le=600.0,
+        description="Time to finish at shutdown (seconds): open HTTP requests have the first 2, and the batch the rest.",
     )
 
     admin_key: SecretStr | None = Field(None, description="First API key, with all scopes; unset: generated.")
