@@ -214,7 +214,7 @@ class Settings(OidcSettings):
         10.0,
         ge=0.0,
         le=600.0,
-        description="Time to finish at shutdown (seconds): 2 for open HTTP requests, the rest for the batch.",
+        description="Time to finish at shutdown (seconds): up to 2 for open HTTP requests, the rest for the batch.",
     )
 
     admin_key: SecretStr | None = Field(None, description="First API key, with all scopes; unset: generated.")

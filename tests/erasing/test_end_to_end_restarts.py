@@ -113,7 +113,7 @@ def test_a_damaged_model_is_refused_by_the_name_of_the_file(unstarted: LetheProc
 def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_cut_or_missing(
     unstarted: LetheProcess,
 ) -> None:
-    # Lethe never reads .gitignore.
+    # Lethe never reads .gitignore, so it does not notice damage to it.
     files = sorted(path for path in unstarted.model.rglob("*") if path.is_file() and path.name != ".gitignore")
     assert len(files) > 10
     for file in files:

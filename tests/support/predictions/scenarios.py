@@ -356,8 +356,8 @@ def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         return site.verdict
 
 
-#: Why a second home is refused: by the unlearner's lease, or before, while a request is queued whose ids were encrypted
-#: with the first home's keys.
+#: Why a second home is refused: the database belongs to the first one, or a request is queued whose ids the second
+#: home's keys cannot decrypt.
 _OF_ANOTHER_HOME = ("belongs to another LETHE_HOME", "encrypted ids cannot be read")
 
 

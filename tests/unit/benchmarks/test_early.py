@@ -47,8 +47,10 @@ def test_retraining_is_the_same_descent_on_the_remaining_graph_and_projections_k
     assert np.linalg.norm(stacked(moved) - stacked(same)) > 1e-2
 
 
-def test_retraining_is_at_distance_zero_and_injections_alone_have_channel_norms() -> None:
-    for case, figures in early(small_graph(nodes=60), Unit("early-stopping", "small", "retraining", 0)):
+def test_retraining_is_at_distance_zero_and_only_injections_have_channel_norms() -> None:
+    cases = dict(early(small_graph(nodes=60), Unit("early-stopping", "small", "retraining", 0)))
+    assert {case.split(",")[0] for case in cases} == {"closeness", "injection"}
+    for case, figures in cases.items():
         assert figures["weights"] == 0
         assert None not in figures.values()
         assert ("channel_norm_after" in figures) == case.startswith("injection")
