@@ -101,7 +101,7 @@ async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Fi
         settings = with_private(settings, private)
     logins = {API_ROLE: settings.api_database_url, UNLEARNER_ROLE: settings.unlearner_database_url}
     return [
-        *await server_findings.postgres(settings.database_url, settings.home / "keys"),
+        *await server_findings.postgres(settings),
         *[await server_findings.login(url, role) for role, url in logins.items() if settings.database_url is not None],
         await server_findings.redis(settings.redis_url),
         *server_findings.service(facts),

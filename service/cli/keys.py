@@ -178,7 +178,7 @@ async def _keyring(settings: Settings) -> "Keyring":
 
     assert settings.database_url is not None
     async with opened(settings.database_url) as engine:
-        return await open_keyring(engine, settings.home / "keys")
+        return await open_keyring(engine, settings)
 
 
 def _expiry(days: int | None, never: bool) -> datetime | None:

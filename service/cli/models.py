@@ -183,7 +183,7 @@ async def _asked(
     request_keys = RequestKeys(settings.home / "keys" / SLOTS)
     await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
     async with opened(settings.database_url) as engine:
-        keyring = await open_keyring(engine, settings.home / "keys")
+        keyring = await open_keyring(engine, settings)
         with show_progress("Copying the model", work):
             return await request_import(
                 engine,

@@ -139,12 +139,12 @@ async def _recover(
     await migrate.upgrade(settings.database_url, belongs)
     if lost_keys := accepted - {TOMBSTONES}:
         async with opened(settings.database_url) as owner:
-            revoked = await accept_lost(owner, keys, lost_keys)
+            revoked = await accept_lost(owner, settings, lost_keys, take_over=take_over)
         if revoked:
             note(f"Revoked {plural(revoked, 'API key')}; the next start creates a first one.")
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
-        keyring = await open_keyring(engine, keys)
+        keyring = await open_keyring(engine, settings, take_over=take_over)
         if SLOTS in accepted:
             request_keys = RequestKeys(keys / SLOTS)
         else:

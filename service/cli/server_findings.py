@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import httpx2
 
@@ -11,15 +10,17 @@ from service.cli.database import opened
 from service.cli.findings import Finding
 from service.db import clock, roles, schema
 from service.db.engine import Engine
+from service.db.lease import AnotherHome
 from service.db.refusal import damage_met
 from service.db.transactions import transaction
 from service.errors import DatabaseDamaged, KeyMissing, LetheError, Unavailable
-from service.processes.key_folder import VaultKeyRepository, open_request_keys
+from service.processes.key_folder import VaultKeyRepository, open_request_keys, require_own_database
 from service.processes.listening import ServerFacts
 from service.queue.connection import version_of
 from service.requests.delivery import MOST_UNCLAIMED_S
 from service.requests.lookup import RequestRepository
 from service.requests.tombstones import TombstoneRepository
+from service.settings import Settings
 
 _TIMEOUT_S = 5.0
 #: Longest time that LETHE_MAX_WAIT_MS gives a batch to fill (seconds).
@@ -27,11 +28,12 @@ _LONGEST_FILL_S = 60.0
 _LEASED = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
 
 
-async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
-    """Check that Postgres answers, has this version's schema, and agrees on the time and the keys in `keys`.
+async def postgres(settings: Settings) -> Sequence[Finding]:
+    """Check that Postgres answers, has this version's schema, and agrees on the time, the home and its keys.
 
     Also reports who holds the leases, and requests that need attention.
     """
+    url = settings.database_url
     if url is None:
         return [Finding("postgres", None, "private, not running; `./lethe serve` starts it")]
     try:
@@ -40,7 +42,7 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
             migrations = await _migrations(url)
             found.append(migrations)
             if migrations.ok:
-                found.append(await _keys(engine, keys))
+                found.append(await _keys(engine, settings))
                 found.append(await _leases(engine))
                 found.append(await _requests(engine))
     except DatabaseDamaged as error:
@@ -118,20 +120,22 @@ def _clock(apart: float) -> Finding:
     return Finding("clock", False, f"{apart:.1f} s from Postgres'", "Synchronise both machines (NTP).")
 
 
-async def _keys(engine: Engine, folder: Path) -> Finding:
-    """Check that the keys are those that the database relies on; creates none."""
+async def _keys(engine: Engine, settings: Settings) -> Finding:
+    """Check that home and keys are those that the database relies on; creates none."""
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     name = "keys and database"
     if not registered and not tombstones:
         return Finding(name, None, "not used by the database yet")
+    folder = settings.home / "keys"
     try:
+        await require_own_database(engine, settings)
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
         keyring.check_identities(registered)
         await open_request_keys(engine, folder, keyring)
-    except KeyMissing as error:
+    except (AnotherHome, KeyMissing) as error:
         return Finding(name, False, error.detail, error.remedy)
     return Finding(name, True, "belong together")
 

@@ -45,6 +45,13 @@ async def home_of(connection: AsyncConnection, name: str) -> str | None:
     return await connection.scalar(select(LeaseRow.home).where(LeaseRow.name == name))
 
 
+async def require_home(connection: AsyncConnection, home: str | None) -> None:
+    """Raise `AnotherHome` if the database belongs to a LETHE_HOME with another id than `home`."""
+    another = select(LeaseRow.name).where(LeaseRow.home.is_not(None), LeaseRow.home.is_distinct_from(home))
+    if await connection.scalar(another.limit(1)) is not None:
+        raise AnotherHome
+
+
 async def claim_home(engine: AsyncEngine, lease: Lease, home: str) -> None:
     """Record the id of the LETHE_HOME that serves the model, unless one is recorded.
 

@@ -225,7 +225,7 @@ async def _answering(
         # Callers with a key must not wait for a hanging Redis.
         redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
         stack.push_async_callback(redis.aclose)
-        keyring = await open_keyring(engine, settings.home / "keys")
+        keyring = await open_keyring(engine, settings)
         await refuse_weak_keys(engine, settings.host)
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
         model = name_of(settings.model_dir)

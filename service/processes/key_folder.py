@@ -14,14 +14,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service.access.key_disposal import RequestKeyRepository
 from service.access.keyring import Keyring
 from service.access.request_keys import RequestKeys
+from service.db.lease import require_home
 from service.db.tables import VaultKeyRow
 from service.db.transactions import Repository, transaction
 from service.errors import ConfigurationError, KeyMissing, StateMismatch
+from service.home_id import known_id
 from service.log.checkpoints import VerifierKey
 from service.log.signed_checkpoints import CheckpointRepository
 from service.log.signing_keys import LogKeys, are_there, name_of
 from service.private_files import ignore_in_git, write_private
+from service.processes.private_servers import owns_database
 from service.requests.tombstones import TombstoneRepository
+from service.settings import Settings
 
 #: File with the path where the home was last used, so that a copy names its original.
 _NOTE = Path("run") / "home"
@@ -84,18 +88,35 @@ class VaultKeyRepository(Repository):
         return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
 
 
-async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
-    """Open the keys in `folder`, which is in LETHE_HOME. Create those that this migrated database does not use yet.
+async def require_own_database(engine: AsyncEngine, settings: Settings) -> None:
+    """Raise `AnotherHome` if this migrated database belongs to another LETHE_HOME, and `Unavailable`.
 
-    Raises `KeyMissing`, and creates nothing, if a key is missing or differs from the one the database relies on. Also
-    raises `ConfigurationError` and `Unavailable`.
+    Call it before checking any key: in another home, the advice for a lost key would do harm.
     """
+    if owns_database(settings):
+        # The unlearner takes it over, also in a restored home.
+        return
+    home = await asyncio.to_thread(known_id, settings.home)
+    async with transaction(engine) as connection:
+        await require_home(connection, home)
+
+
+async def open_keyring(engine: AsyncEngine, settings: Settings, *, take_over: bool = False) -> Keyring:
+    """Open the keys in LETHE_HOME. Create those that this migrated database does not use yet.
+
+    Raises `KeyMissing`, and creates nothing, if a key is missing or differs from the one the database relies on.
+    Raises `AnotherHome` first if the database belongs to another home, unless `take_over` is set. Also raises
+    `ConfigurationError` and `Unavailable`.
+    """
+    if not take_over:
+        await require_own_database(engine, settings)
+    folder = settings.home / "keys"
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
     keyring = await asyncio.to_thread(Keyring.open, folder, known=known)
-    await asyncio.to_thread(ignore_in_git, folder.parent)
+    await asyncio.to_thread(ignore_in_git, settings.home)
     keyring.check(tombstones)
     keyring.check_identities(registered)
     if new := {name: value for name, value in keyring.identities().items() if name not in registered}:
@@ -148,22 +169,26 @@ async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring
     return {one for one in lacking if hmac.compare_digest(vouchers[one], keyring.voucher(one))}
 
 
-async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:
+async def accept_lost(
+    engine: AsyncEngine, settings: Settings, names: Collection[str], *, take_over: bool = False
+) -> int:
     """Accept the permanent loss of the keys in `names` and use others; returns the number of API keys revoked.
 
-    Uses the keys found in the folder under these names, and creates missing ones. Raises `ConfigurationError` for an
-    irreplaceable key, `KeyMissing` if others are missing, and `Unavailable`.
+    Uses the keys found in LETHE_HOME under these names, and creates missing ones. Raises `ConfigurationError` for an
+    irreplaceable key, `KeyMissing` if others are missing, and the other errors of `open_keyring`.
     """
     if wrong := sorted(set(names) - REPLACEABLE):
         raise ConfigurationError(
             f"The key {wrong[0]} cannot be replaced.",
             f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
         )
+    if not take_over:
+        await require_own_database(engine, settings)
     async with transaction(engine) as connection:
         keys = VaultKeyRepository(connection)
         registered = await keys.registered()
         known = {*registered, *(f"tombstone-{n}" for n in await TombstoneRepository(connection).key_fingerprints())}
-        keyring = await asyncio.to_thread(Keyring.open, folder, known=known - set(names))
+        keyring = await asyncio.to_thread(Keyring.open, settings.home / "keys", known=known - set(names))
         own = keyring.identities()
         revoked = 0
         for name in sorted(own.keys() & set(names)):

@@ -31,13 +31,13 @@ async def prepare(settings: Settings) -> str | None:
     await migrate.upgrade(database_url, partial(require_own, store=store, request_keys=request_keys))
     engine = create_engine(database_url)
     try:
+        keyring = await open_keyring(engine, settings)
+        await open_log_keys(engine, settings.home / "keys")
         async with transaction(engine) as connection:
             scopes = sorted({scope for grant in settings.grants for scope in grant.scopes})
             await connection.execute(
                 update(ServiceSettingsRow).values(deadline_days=settings.deadline_days, oidc_scopes=scopes)
             )
-        keyring = await open_keyring(engine, settings.home / "keys")
-        await open_log_keys(engine, settings.home / "keys")
         return await ensure_first_key(engine, keyring, settings)
     finally:
         await engine.dispose()

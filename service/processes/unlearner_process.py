@@ -103,7 +103,7 @@ async def unlearning(
         await schema.require_current(engine)
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
-        keyring = await open_keyring(engine, settings.home / "keys")
+        keyring = await open_keyring(engine, settings)
         log_keys = await open_log_keys(engine, settings.home / "keys")
         request_keys = await open_request_keys(engine, settings.home / "keys", keyring)
         finish_move(settings.model_dir)

@@ -118,7 +118,7 @@ async def test_beyond_this_machine_a_short_key_of_an_earlier_start_must_be_set_a
 async def test_who_listens_beyond_this_machine_judges_what_was_made_for_it_alone(
     engine: Engine, database_url: str, redis_url: str, tmp_path: Path, weak: str | None
 ) -> None:
-    keyring = await open_keyring(engine, tmp_path / "keys")
+    keyring = await open_keyring(engine, Settings(home=tmp_path))
     await ensure_first_key(engine, keyring, Settings(admin_key=weak))
     await refuse_weak_keys(engine, "127.0.0.1")
     beyond = Settings(home=tmp_path, host="0.0.0.0", database_url=database_url, redis_url=redis_url)

@@ -25,6 +25,7 @@ from service.processes.key_folder import VaultKeyRepository, accept_lost, open_k
 from service.reports.summary import fold
 from service.requests.moves import RequestMoves
 from service.requests.tombstones import TombstoneRepository
+from service.settings import Settings
 from service.unlearner.causes import RecoveryRepository
 from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer
 from tests.support.service.logins import logged_in, may
@@ -242,12 +243,12 @@ async def test_an_expired_key_changes_no_request(db: Database) -> None:
 
 
 async def test_a_lost_pepper_is_replaced_by_the_owner_and_leaves_no_key_valid(db: Database, tmp_path: Path) -> None:
-    keys = tmp_path / "vault"
+    settings, keys = Settings(home=tmp_path / "another"), tmp_path / "another" / "keys"
     engine = db.engine
-    await open_keyring(engine, keys)
+    await open_keyring(engine, settings)
     (keys / "api-pepper.key").unlink()
-    assert await accept_lost(engine, keys, ["api-pepper"]) == 1
-    assert await accept_lost(engine, keys, ["api-pepper", "body"]) == 0
+    assert await accept_lost(engine, settings, ["api-pepper"]) == 1
+    assert await accept_lost(engine, settings, ["api-pepper", "body"]) == 0
     identities = Keyring.open(keys, known=set()).identities()
     async with transaction(engine) as conn:
         assert await VaultKeyRepository(conn).registered() == identities

@@ -20,6 +20,7 @@ from service.domain.records import Lease, Tombstone
 from service.errors import KeyMissing, StateMismatch
 from service.processes.key_folder import open_keyring
 from service.requests.tombstones import TombstoneRepository
+from service.settings import Settings
 from service.unlearner.deleted_parts import find_deleted_parts, for_store, only_in_store, reconcile
 from tests.support.service.db_harness import MODEL, Database
 
@@ -43,7 +44,7 @@ def store(trained: Path) -> Iterator[Store]:
 
 @pytest.fixture
 async def keyring(db: Database, tmp_path: Path) -> Keyring:
-    return await open_keyring(db.engine, tmp_path / "keys")
+    return await open_keyring(db.engine, Settings(home=tmp_path))
 
 
 async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[RecordedTombstone]:

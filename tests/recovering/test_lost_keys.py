@@ -1,26 +1,31 @@
 """Lost key files, or those of another installation, are refused by name with a remedy, never silently recreated."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from service.access.keyring import Keyring
+from service.db import lease as leases
+from service.db.lease import AnotherHome
 from service.db.roles import API_ROLE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Tombstone
 from service.errors import KeyMissing
+from service.home_id import id_of
 from service.log.signed_checkpoints import CheckpointRepository
-from service.processes.key_folder import open_keyring, open_log_keys, open_request_keys
+from service.processes.key_folder import REPLACEABLE, accept_lost, open_keyring, open_log_keys, open_request_keys
 from service.requests.tombstones import TombstoneRepository
+from service.settings import Settings
 from tests.support.service.db_harness import MODEL, Database
 from tests.support.service.logins import logged_in
 
 
 async def used(db: Database, keys: Path) -> Keyring:
     """Return the keys in `keys`, each of which the database now depends on."""
-    keyring = await open_keyring(db.engine, keys)
+    keyring = await open_keyring(db.engine, Settings(home=keys.parent))
     number, digest = keyring.tombstone_hash("tiny", RequestKind.NODE, "7")
     tombstone = Tombstone(RequestKind.NODE, digest, number, await db.accept("7"))
     log_keys = await open_log_keys(db.engine, keys)
@@ -35,7 +40,9 @@ RELIED_ON = ("api-pepper", "body", "tombstone-1", "unlearner/log-1")
 
 async def open_again(db: Database, keys: Path, name: str) -> object:
     """Open the holder of the named key, as a start does."""
-    return await (open_log_keys if name == "unlearner/log-1" else open_keyring)(db.engine, keys)
+    if name == "unlearner/log-1":
+        return await open_log_keys(db.engine, keys)
+    return await open_keyring(db.engine, Settings(home=keys.parent))
 
 
 async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew(db: Database, tmp_path: Path) -> None:
@@ -54,8 +61,8 @@ async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew
         file.chmod(0o600)
         await open_again(db, keys, name)
         with pytest.raises(KeyMissing, match="key"):
-            await open_again(db, tmp_path / "empty", name)
-        assert not (tmp_path / "empty").exists()
+            await open_again(db, tmp_path / "empty" / "keys", name)
+        assert not (tmp_path / "empty" / "keys").exists()
 
 
 async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tmp_path: Path) -> None:
@@ -67,6 +74,35 @@ async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tm
         with pytest.raises(KeyMissing, match=rf"{Path(name).name}\.key"):
             await open_again(db, keys, name)
         (keys / f"{name}.key").write_text(kept)
+
+
+@pytest.mark.parametrize("keys_in_it", ["none", "its own", "copies"])
+async def test_another_home_is_refused_as_such_before_any_of_its_keys_is_checked(
+    db: Database, tmp_path: Path, keys_in_it: str
+) -> None:
+    await used(db, tmp_path / "keys")
+    lease = await leases.acquire(db.engine, MODEL, "one", 60, home=id_of(tmp_path))
+    assert lease is not None
+    await leases.claim_home(db.engine, lease, id_of(tmp_path))
+    another = Settings(home=tmp_path / "another")
+    keys = another.home / "keys"
+    if keys_in_it == "its own":
+        Keyring.open(keys)
+    elif keys_in_it == "copies":
+        shutil.copytree(tmp_path / "keys", keys)
+    with pytest.raises(AnotherHome):
+        await open_keyring(db.engine, another)
+    with pytest.raises(AnotherHome):
+        await accept_lost(db.engine, another, REPLACEABLE)
+    assert await db.value("SELECT count(*) FROM api_keys WHERE revoked_at IS NOT NULL") == 0
+    assert keys.exists() == (keys_in_it != "none")
+    # A home that takes the database over needs its keys.
+    if keys_in_it == "copies":
+        await open_keyring(db.engine, another, take_over=True)
+    else:
+        with pytest.raises(KeyMissing, match="key"):
+            await open_keyring(db.engine, another, take_over=True)
+    await open_keyring(db.engine, Settings(home=tmp_path))
 
 
 async def test_request_keys_without_those_of_queued_requests_are_refused_until_they_are_back(

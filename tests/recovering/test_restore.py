@@ -4,28 +4,19 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
 from model_store.store import Store
 from model_store.versions import VersionRef
-from service.access.api_keys import ApiKeyRepository
-from service.access.keyring import Keyring
-from service.access.own_slots import OwnSlots
 from service.db import migrate
-from service.db.engine import create_engine
-from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Targets
-from service.domain.scopes import Scope
 from service.domain.states import NOTHING_LEFT_UNKNOWN
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.predictions.heads import Heads
 from service.predictions.layout import Layout
 from service.processes.prepare import prepare
-from service.requests.intake import Intake, NewRequest
 from service.unlearner.causes import RecoveryRepository
 from service.unlearner.outcomes import nothing_left
 from tests.support.service.bodies import edge_body, features_body, node_body
@@ -290,23 +281,8 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
 
 @pytest.mark.ci
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
-    async def accept() -> UUID:
-        # Accepted by a process that never deleted anything.
-        engine = create_engine(str(site.settings.database_url))
-        key = uuid4()
-        keys = site.settings.home / "keys"
-        with OwnSlots.open(keys / "requests") as slots:
-            intake = Intake(engine, slots, Keyring.open(keys), max_queued_nodes=None)
-            async with transaction(engine) as connection:
-                await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
-            new = NewRequest("small", RequestKind.NODE, Targets(nodes=("4",)), None, key)
-            accepted = await intake.accept(new)
-            await intake.close()
-        await engine.dispose()
-        return accepted.request.id
-
     site.delete(node_body("3"))
-    request = asyncio.run(accept())
+    request = site.queue("4")
     shutil.rmtree(site.settings.home / "keys" / "requests")
     site.refused("One request is queued", KeyMissing)
     assert site.recover().status == 1

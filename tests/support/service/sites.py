@@ -9,17 +9,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 import structlog
 
+from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
 from service.db.engine import create_engine
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
+from service.domain.records import Targets
+from service.domain.scopes import Scope
 from service.domain.versions import Recovery
 from service.errors import StateMismatch
 from service.log.canonical import parse_canonical
 from service.log.events import LogRepository
+from service.requests.intake import Intake, NewRequest
 from service.settings import Settings
 from service.unlearner.causes import RecoveryRepository
 from tests.support.clients.command_line import CommandLine
@@ -89,6 +97,25 @@ class Site:
             self.world.edges |= {(a, b) for a, b in body.get("edges", ())}
             (self.world.nodes if body["kind"] == "node" else self.world.features).update(body.get("nodes", ()))
         return model
+
+    def queue(self, node: str) -> UUID:
+        """Accept the deletion of a node in a process that never deletes anything. Returns the request."""
+
+        async def accept() -> UUID:
+            engine = create_engine(str(self.settings.database_url))
+            key = uuid4()
+            keys = self.settings.home / "keys"
+            with OwnSlots.open(keys / "requests") as slots:
+                intake = Intake(engine, slots, Keyring.open(keys), max_queued_nodes=None)
+                async with transaction(engine) as connection:
+                    await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
+                new = NewRequest("small", RequestKind.NODE, Targets(nodes=(node,)), None, key)
+                accepted = await intake.accept(new)
+                await intake.close()
+            await engine.dispose()
+            return accepted.request.id
+
+        return asyncio.run(accept())
 
     def moment(self) -> int:
         """Copy the current store and database."""
