@@ -7,7 +7,7 @@ from benchmarks.baselines.catalogue import FIELD, METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
-from benchmarks.paper.forgetting.early import STARTED, early
+from benchmarks.paper.forgetting.early import FISHER, INFLUENCE, LIVE, PAPERS, RETRAINING, STARTED, at, early
 from benchmarks.paper.forgetting.field import field
 from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
 from benchmarks.paper.forgetting.injection import injection, regularization
@@ -108,7 +108,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "regularization": Experiment(regularization, _TUNED, SMALL, quick=("retraining", "influence+")),
     "closeness": Experiment(closeness, _CLOSE, quick=(*_FEW, "graph eraser, gcn, metis, mean")),
-    "early-stopping": Experiment(early, tuple(STARTED), SMALL[:4]),
+    "early-stopping": Experiment(
+        early,
+        tuple(STARTED),
+        SMALL[:4],
+        quick=(at(RETRAINING, PAPERS), LIVE, at(FISHER, PAPERS), at(INFLUENCE, PAPERS)),
+    ),
     "batches": Experiment(batches, _COMPARED),
     "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn")),
     "accuracy": Experiment(
@@ -254,6 +259,10 @@ EXCLUDED = (
     (
         "the attacks beyond Cora and Pubmed, and the arXiv graph but for U-LiRA; membership beyond Cora and Citeseer",
         "For want of time: most train tens of models a unit; membership is of the graphs that the paper has.",
+    ),
+    (
+        "early stopping on Coauthor CS and the arXiv graph; with noise, or by GraphEraser",
+        "For want of time. The authors’ scripts for Cora and Pubmed add no noise.",
     ),
     (
         "support vector machines on Coauthor CS and the arXiv graph",

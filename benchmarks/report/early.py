@@ -1,9 +1,12 @@
 """The report's part on training by descent that stops early, as in the paper."""
 
+from benchmarks.paper.forgetting.early import PATIENCE
+from benchmarks.report.claims.judging import EARLY
 from benchmarks.report.results import Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
-_EXPERIMENT = "early-stopping"
+_ANSWERS = ("deleted", "remaining", "test")
+_TRAINED = ("iterations", "rate", "objective", "objective_at_zero")
 
 
 def sections(results: Results) -> list[Section]:
@@ -11,35 +14,51 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "Trained as in the paper",
-            "Descent with momentum 0.9 at lambda 1e-6 and the learning rate (0.1 or 1) that classifies validation "
-            "nodes better, stopped once their accuracy has not risen for 10 iterations. All methods start from these "
-            "weights, and retraining descends and stops in the same way. All methods are without noise; for "
-            "Influence+ and Fisher+ the paper has a larger lambda. Distances are relative to the weights before the "
-            "deletion. In the injection test the deleted nodes have a feature and a class of their own. A Newton "
-            "step aims at the optimum, which is far from where retraining stops, and may miss it. Retraining may stop "
-            "many iterations earlier or later than training did; then the projection is far from it too.",
-            [(called(each), _table(results, each)) for each in results.datasets(_EXPERIMENT)],
+            "Descent with momentum 0.9 at the learning rate (0.1 or 1) that classifies validation nodes better, of "
+            f"those at which it is stable. It stops once their accuracy has not risen for {PATIENCE} iterations, as in "
+            "the authors’ code for Cora and Pubmed. Retraining takes as many iterations at the same rate, as there. "
+            "Projector has lambda 1e-6, as in the paper. Influence+ and Fisher+ are without noise, at four lambdas; "
+            "each is compared with retraining at its own. The paper prints only that theirs is larger; its code has "
+            "1e-2 on Cora and Pubmed, and 1e-3 on Citeseer. The first table shows how far each model was trained. "
+            "Distances of weights are relative to the weights before the deletion; those of answers are as in "
+            "Figure 3. In the injection test the deleted nodes have a feature and a class of their own.",
+            [
+                (f"{called(dataset)}{part}", table)
+                for dataset in results.datasets(EARLY)
+                for part, table in (
+                    (": the models", _models(results, dataset)),
+                    (": after the deletion", _table(results, dataset)),
+                )
+            ],
         )
     ]
 
 
+def _models(results: Results, dataset: str) -> Table:
+    """Return a row for each trained model: one for each lambda, and for each injected channel."""
+    rows: dict[str, list[str]] = {}
+    for method in results.methods(EARLY, dataset):
+        regularization = method.rpartition(", ")[2]
+        for case in results.cases(EARLY, dataset):
+            found = [results.values(EARLY, dataset, method, case, each) for each in (*_TRAINED, "accuracy_before")]
+            name = f"{regularization}, {case if case.startswith('injection') else 'no injection'}"
+            if found[0] and name not in rows:
+                *trained, accuracy = found
+                rows[name] = [name, *map(spread, trained), percent(accuracy), str(len(accuracy))]
+    head = ("", "iterations", "learning rate", "objective", "objective at zero", "test accuracy, %", "seeds")
+    return Table(head, list(rows.values()))
+
+
 def _table(results: Results, dataset: str) -> Table:
     rows = []
-    for method in results.methods(_EXPERIMENT, dataset):
-        for case in results.cases(_EXPERIMENT, dataset):
-            key = (_EXPERIMENT, dataset, method, case)
-            test, share = case.split(", ")
+    for method in results.methods(EARLY, dataset):
+        for case in results.cases(EARLY, dataset):
+            key = (EARLY, dataset, method, case)
             away = results.values(*key, "weights")
-            channels = [results.values(*key, f"channel_norm_{when}") for when in ("before", "after")]
-            rows.append(
-                [
-                    method,
-                    f"{test}, {float(share):.1%}",
-                    spread(away),
-                    *(spread(each) if test == "injection" else "–" for each in channels),
-                    *(percent(results.values(*key, f"accuracy_{when}")) for when in ("before", "after")),
-                    str(len(away)),
-                ]
-            )
-    head = ("method", "test, deleted", "distance to retraining", "channel before", "after", "accuracy before, %")
-    return Table((*head, "after, %", "seeds"), rows)
+            if away:
+                answers = [spread(results.values(*key, each)) for each in _ANSWERS]
+                channels = [spread(results.values(*key, f"channel_norm_{when}")) for when in ("before", "after")]
+                accuracies = [percent(results.values(*key, f"accuracy_{when}")) for when in ("before", "after")]
+                rows.append([method, case, spread(away), *answers, *channels, *accuracies, str(len(away))])
+    head = ("method", "test, deleted", "weights", "deleted nodes", "remaining", "test", "channel before", "after")
+    return Table((*head, "accuracy before, %", "after, %", "seeds"), rows)

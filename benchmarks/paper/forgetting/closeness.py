@@ -20,7 +20,7 @@ from benchmarks.baselines.catalogue import (
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.baselines.protocol import Array, Nodes, Trained
 from benchmarks.paper.setting import drawn, forgotten, lethe_seconds, spec_of
-from benchmarks.paper.units import Cases, Unit
+from benchmarks.paper.units import Cases, Figures, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
@@ -37,9 +37,6 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
         nodes = drawn(graph, share, unit.seed)
         left, seconds = forgotten(fitted, nodes)
         retrained = retrained_without(graph, optimum, spec, share, unit.seed)
-        kept = graph.train_mask.copy()
-        kept[nodes] = False
-        there = left.predict(), retrained.predict()
         yield (
             f"{share:g}",
             {
@@ -47,10 +44,7 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
                 "weights": relative(
                     left.weights, retrained.weights, trained_on(graph, optimum, spec, unit.seed).weights
                 ),
-                # Deleted nodes are missing from the remaining graph, so both models answer on the graph before.
-                "deleted": _apart(left.predict_on(graph), retrained.predict_on(graph), nodes),
-                "remaining": _apart(*there, np.flatnonzero(kept)),
-                "test": _apart(*there, np.flatnonzero(graph.test_mask)),
+                **answers_apart(left, retrained, graph, nodes),
                 "seconds": seconds,
                 "times_lethe": seconds / lethe_seconds(graph, spec, nodes),
             },
@@ -86,6 +80,19 @@ def relative(left: Array | None, retrained: Array | None, before: Array | None) 
     if left is None or retrained is None or before is None:
         return None
     return float(np.linalg.norm(left - retrained) / np.linalg.norm(before))
+
+
+def answers_apart(left: Trained, retrained: Trained, graph: Graph, nodes: Nodes) -> Figures:
+    """Return the mean distance of two models' answers about deleted, remaining and test nodes, without `nodes` (m,)."""
+    kept = graph.train_mask.copy()
+    kept[nodes] = False
+    there = left.predict(), retrained.predict()
+    return {
+        # Deleted nodes are missing from the remaining graph, so both models answer on the graph before.
+        "deleted": _apart(left.predict_on(graph), retrained.predict_on(graph), nodes),
+        "remaining": _apart(*there, np.flatnonzero(kept)),
+        "test": _apart(*there, np.flatnonzero(graph.test_mask)),
+    }
 
 
 def _apart(left: Array | None, retrained: Array | None, nodes: Nodes) -> float | None:

@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
+from benchmarks.paper.forgetting import early
 from benchmarks.report.claims.verdicts import Case, Judge
 from benchmarks.report.results import LETHE, Results, apart, by, called, shared
 
@@ -21,6 +22,16 @@ READINGS = {"all live nodes remain": LETHE, "training nodes remain": PRINTED}
 #: What a claim says of them.
 LIVE = "All live nodes, as Lethe takes it. The other reading was not measured."
 BOTH = "Both readings were measured; the groups name them."
+#: The paper's own training, where it was measured: the experiment, its cases of each test, and the same readings.
+EARLY = "early-stopping"
+EARLY_CLOSE, EARLY_INJECTED = (
+    tuple(early.case(test, share) for share in shares)
+    for test, shares in (("closeness", early.CLOSE), ("injection", early.INJECTED))
+)
+EARLY_READINGS = dict(zip(READINGS, (early.LIVE, early.OPTION_1), strict=True))
+EARLY_RETRAINED = early.at(early.RETRAINING, early.PAPERS)
+#: Newton steps without noise, at one of several lambdas there.
+NEWTON = {"Influence+": early.INFLUENCE, "Fisher+": early.FISHER}
 #: On these graphs a seed draws the split, so accuracies of different seeds have different test nodes.
 DRAWN_SPLITS = ("amazon_photo", "coauthor_cs")
 #: The subject of a figure, where several stand side by side.

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
-from benchmarks.paper.forgetting.early import STARTED
+from benchmarks.paper.forgetting import early
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
-from benchmarks.report.claims.judging import half_interval, over_seeds
+from benchmarks.report.claims.judging import EARLY, EARLY_CLOSE, EARLY_INJECTED, half_interval, over_seeds
 from benchmarks.report.claims.verdicts import Case, Claim, Outcome, Source, Verdict, found
 from benchmarks.report.headline import headline, slower
 from benchmarks.report.page import page
@@ -282,17 +282,78 @@ def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_an
     assert "influence+ (closest approximate method)" in text
 
 
+def stopped_early(method: str, away: float, left: float = 0.0, after: float = 0.87, **fields: Any) -> dict[str, Any]:
+    trained = {"iterations": 149, "rate": 1.0, "objective": 0.416, "objective_at_zero": 4.852}
+    figures = {"weights": away, "deleted": away, "remaining": away, "test": away, **trained}
+    figures |= {"accuracy_before": 0.88, "accuracy_after": after}
+    norms = {"channel_norm_before": 4.0, "channel_norm_after": 4.0 * left}
+    return unit(EARLY, method, {EARLY_CLOSE[1]: figures, EARLY_INJECTED[0]: figures | norms}, **fields)
+
+
 def test_the_first_page_and_a_section_give_the_figures_of_the_papers_own_training() -> None:
-    figures = {"weights": 0.27, "accuracy_before": 0.88, "accuracy_after": 0.87}
-    norms = {"channel_norm_before": 3.2, "channel_norm_after": 8102.0}
-    cases = {"closeness, 0.01": figures, "injection, 0.05": figures | norms}
-    text = page(Results([unit("early-stopping", method, cases) for method in STARTED]))
-    assert (
-        "Cora, one seed: distance to retraining with 1 % deleted: projection 0.27, Influence+ 0.27, Fisher+ 0.27"
-        in text
-    )
-    assert "channel with Influence+ 3.2 before, 8,102 after" in text
-    assert "<td>closeness, 1.0%</td><td>0.27</td><td>–</td><td>–</td><td>88.0</td><td>87.0</td>" in text
+    records = [
+        stopped_early(early.LIVE, 0.06),
+        *(
+            stopped_early(early.at(early.INFLUENCE, each), away, 20.0)
+            for each, away in (("1e-6", 13.4), ("1e-3", 0.03))
+        ),
+        *(stopped_early(early.at(early.FISHER, each), away, 1e-9) for each, away in (("1e-6", 8.1), ("1e-3", 0.2))),
+    ]
+    text = page(Results(records))
+    # Where a Newton step is closer, at a larger lambda, the page says so.
+    assert "Their lambda 1e-6: closer than Influence+ in 1 of 1 cases, farther in 0; Influence+ leaves 20" in text
+    assert "Their lambda 1e-3: closer than Influence+ in 0 of 1 cases, farther in 1; Influence+ leaves 20" in text
+    assert "closer than Fisher+ in 1 of 1 cases, farther in 0; Fisher+ leaves none of the channel" in text
+    assert "Their lambda 1e-4" not in text
+    assert "<td>closeness, 1 %</td><td>0.06</td>" in text
+    assert "<td>lambda 1e-6, no injection</td><td>149</td><td>1</td><td>0.416</td><td>4.85</td><td>88.0</td>" in text
+
+
+#: (claim, a record of the paper's training beside those of the projection and retraining, whether it then holds)
+TRAINED_AS_THE_PAPER = [
+    ("Projector is closer to retraining than the baselines", stopped_early(early.at(early.FISHER, "1e-6"), 8.1), True),
+    (
+        "Projector is closer to retraining than the baselines",
+        stopped_early(early.at(early.FISHER, "1e-2"), 0.01),
+        False,
+    ),
+    (
+        "Influence+ and Fisher+ keep some of it because they approximate",
+        stopped_early(early.at(early.INFLUENCE, "1e-6"), 13.4, left=20.0),
+        True,
+    ),
+    (
+        "Influence+ and Fisher+ keep some of it because they approximate",
+        stopped_early(early.at(early.FISHER, "1e-6"), 8.1, left=1e-9),
+        False,
+    ),
+    (
+        "At a small lambda they predict nothing meaningful",
+        stopped_early(early.at(early.FISHER, "1e-6"), 8.1, after=0.74),
+        True,
+    ),
+    (
+        "At a small lambda they predict nothing meaningful",
+        stopped_early(early.at(early.FISHER, "1e-6"), 8.1, after=0.8),
+        False,
+    ),
+    (
+        "Influence+ and Fisher+ cost accuracy, since they need a stronger regularization",
+        stopped_early(early.at(early.FISHER, "1e-2"), 0.1, after=0.85),
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "record", "holds"), TRAINED_AS_THE_PAPER)
+def test_claims_are_judged_by_the_papers_own_training_and_name_it(name: str, record: Any, *, holds: bool) -> None:
+    beside = [stopped_early(early.LIVE, 0.06), stopped_early(early.at(early.RETRAINING, "1e-6"), 0.0)]
+    finding = measured(name, *beside, record)
+    assert finding.verdict is (Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED)
+    assert "stopped early" in finding.claim.setting
+    (claim,) = (each for each in CLAIMS if each.name == name)
+    assert claim.judge is not None
+    assert all(each.group.startswith("stopped early") for each in claim.judge(Results([*beside, record])))
 
 
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:
