@@ -18,7 +18,7 @@ from benchmarks.paper.forgetting.svm import svm
 from benchmarks.paper.inference.edges import edges
 from benchmarks.paper.inference.identification import identification
 from benchmarks.paper.inference.lira import lira
-from benchmarks.paper.inference.membership import membership
+from benchmarks.paper.inference.membership import early_membership, membership
 from benchmarks.paper.inference.reconstruction import reconstruction
 from benchmarks.paper.inference.versions import PLANTED
 from benchmarks.paper.losses import LOSSES, losses
@@ -132,6 +132,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "robustness": Experiment(robustness, _RETRAINED, quick=("retraining", "lethe, projection", "gcn")),
     "degrees": Experiment(degrees, _RETRAINED, quick=("lethe, projection",)),
     "membership": Experiment(membership, ("retraining", *_PROJECTED), ("cora", "citeseer"), quick=_PROJECTED[:1]),
+    "early-membership": Experiment(early_membership, (at(RETRAINING, PAPERS), LIVE), ("cora", "citeseer")),
     "lira": Experiment(
         lira,
         (*_SHADOWED, *_RIDGE[:2], *_LINEAR_FIELD),

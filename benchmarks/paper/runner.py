@@ -124,7 +124,7 @@ def _threads(unit: Unit) -> int:
 
     The classifier of membership inference behaves the same way.
     """
-    return 1 if is_network(unit.method) or unit.experiment == "membership" else _THREADS
+    return 1 if is_network(unit.method) or "membership" in unit.experiment else _THREADS
 
 
 def reproduce(

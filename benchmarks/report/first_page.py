@@ -53,7 +53,7 @@ _SENTENCES: Mapping[str, tuple[str, str, str]] = {
     ),
     "Projector hides a deletion from membership inference as well as retraining": (
         "A membership test calls deleted nodes untrained as often as after retraining.",
-        "A membership test calls deleted nodes untrained as often as after retraining on some graphs.",
+        "A membership test calls deleted nodes untrained as often as after retraining in some cases.",
         "A membership test still recognises the deleted nodes. After the projection it calls fewer of them untrained "
         "than after retraining.",
     ),

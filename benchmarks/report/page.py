@@ -98,7 +98,8 @@ _SETTINGS = (
     (
         "training",
         "SGD with momentum 0.9, learning rate 0.1 or 1",
-        "Newton's method to the optimum; the paper’s in “Trained as in the paper”, in groups named “stopped early”",
+        "Newton's method to the optimum; the paper’s in “Trained as in the paper”, in groups named “stopped early” and "
+        "in part of “Membership inference”",
     ),
     ("layers", "2 on Cora and Pubmed, 3 on arXiv with ShaDow sampling", "the same, the whole neighbourhood"),
     (

@@ -333,7 +333,7 @@ def _membership(dataset: str, phase: str, *cells: str) -> Row:
 
     def ours(column: str) -> Ours:
         def cell(results: Results) -> str:
-            found = pooled(results, dataset.lower(), method, f"{column}_{when}")
+            found = pooled(results, "membership", dataset.lower(), method, f"{column}_{when}")
             return percent(found) if found else results.absent("membership", dataset.lower(), method)
 
         return cell

@@ -28,6 +28,7 @@ from benchmarks.paper.forgetting.early import (
     stopped,
     training,
 )
+from benchmarks.paper.inference.membership import early_membership
 from benchmarks.paper.units import Unit
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import signs, small_graph, sum_gradient
@@ -134,3 +135,14 @@ def test_retraining_is_at_distance_zero_and_only_injections_have_channel_norms()
         assert figures["weights"] == figures["deleted"] == figures["remaining"] == figures["test"] == 0
         assert None not in figures.values()
         assert ("channel_norm_after" in figures) == case.startswith("injection")
+
+
+def test_membership_after_early_stopping_reports_how_far_the_victims_were_trained() -> None:
+    cases = list(early_membership(GRAPH, Unit("early-membership", "small", LIVE, 0)))
+    assert len(cases) == 10
+    for _, figures in cases:
+        assert {"deleted_before", "deleted_after", "others_after", "balanced_after"} <= figures.keys()
+        objective, zero = figures["objective"], figures["objective_at_zero"]
+        assert objective is not None
+        assert zero is not None
+        assert objective < zero

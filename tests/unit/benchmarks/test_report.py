@@ -356,6 +356,21 @@ def test_claims_are_judged_by_the_papers_own_training_and_name_it(name: str, rec
     assert all(each.group.startswith("stopped early") for each in claim.judge(Results([*beside, record])))
 
 
+def test_membership_is_judged_after_either_training() -> None:
+    def split(experiment: str, method: str, deleted: float) -> dict[str, Any]:
+        return unit(experiment, method, {"split 0": {"deleted_before": 0.4, "deleted_after": deleted}})
+
+    name = "Projector hides a deletion from membership inference as well as retraining"
+    stopped = [
+        split("early-membership", method, 0.6) for method in (early.LIVE, early.at(early.RETRAINING, early.PAPERS))
+    ]
+    assert measured(name, *stopped).verdict is Verdict.REPRODUCED
+    optimal = [split("membership", LETHE, 0.2), split("membership", RETRAINED, 0.6)]
+    finding = measured(name, *stopped, *optimal)
+    assert finding.verdict is Verdict.IN_PART
+    assert "stopped early, Cora 1 of 1; to the optimum, Cora 0 of 1" in finding.words
+
+
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:
     findings = [found(claim, Results([])) for claim in CLAIMS]
     assert all(words for *_, words in index(findings).rows)
