@@ -122,23 +122,24 @@ def _early(results: Results) -> Line:
             if closer and left:
                 counts.append(
                     f"closer than {name} in {closer[Outcome.HOLDS]} of {closer.total()} cases, farther in "
-                    f"{closer[Outcome.FAILS]}; {name} leaves {_span(left)} of the channel"
+                    f"{closer[Outcome.FAILS]}; {name} leaves {_span(left)}"
                 )
         if counts:
             figures.append(f"Their lambda {each}: {'; '.join(counts)}.")
     return _ours(
         "Trained as in the paper, by descent that stops early at lambda 1e-6, and without noise: how often the "
-        "projection ends closer to retraining than Newton steps do, at each lambda that these may have, and which "
-        "share of an injected channel’s weight they leave. The projection leaves none. In the authors’ code their "
-        "lambda is 1e-2 on Cora and Pubmed, and 1e-3 on Citeseer.",
+        "projection ends closer to retraining than Newton steps do, at each lambda that these may have, and how much "
+        "of an injected channel’s weight they leave. The projection leaves nothing. In the authors’ code their lambda "
+        "is 1e-2 on Cora and Pubmed, and 1e-3 on Citeseer.",
         " ".join(figures),
     )
 
 
 def _span(shares: Sequence[float]) -> str:
-    """Format the smallest and the largest share; below `GONE` it is none."""
-    least, most = (number(each) if each > GONE else "none" for each in (min(shares), max(shares)))
-    return least if least == most else f"{least} to {most}"
+    """Describe the smallest and the largest share of a channel's weight; below `GONE` it is nothing."""
+    if max(shares) < GONE:
+        return "nothing of the channel"
+    return f"{' to '.join(dict.fromkeys(map(number, (min(shares), max(shares)))))} times the channel’s weight"
 
 
 def _identity(results: Results) -> Line:
