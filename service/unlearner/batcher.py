@@ -94,6 +94,8 @@ def _nodes(waiting: Sequence[QueuedWork]) -> int:
 
 #: Stream entries per claim.
 _PAGE = 1000
+#: Interval of the looks for more requests while a batch fills (seconds).
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,11 @@ class Claims:
         entries: list[Entry] = []
 
         async def read() -> None:
-            # At least 1 ms: 0 would not wait at all, and spin.
-            block_ms = max(1, round(seconds * 1000))
+            block_ms = round(seconds * 1000)
+            if self._held or block_ms == 0:
+                # Redis ends a blocked read only at its next tick, 100 ms apart by default, and a batch would be late.
+                await asyncio.sleep(min(seconds, _LOOK_S))
+                block_ms = 0
             entries.extend(await self._stream.claim(self._consumer, count=_PAGE, block_ms=block_ms))
             if entries:
                 # The first entry of several wakes this read before the others are there.

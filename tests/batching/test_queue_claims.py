@@ -2,11 +2,12 @@
 
 import asyncio
 
+import pytest
 from redis.asyncio import Redis
 from sqlalchemy import text
 
 from service.db.transactions import transaction
-from service.queue.stream import DeletionStream
+from service.queue.stream import DeletionStream, Entry
 from service.unlearner.batcher import BatchLimits, Claims, Take, Wait
 from tests.support.service.db_harness import MODEL, Database, until
 
@@ -63,6 +64,27 @@ async def test_what_came_while_a_batch_was_under_way_has_waited_since_it_was_rec
     assert isinstance(await claimed_after(0, "0 s"), Wait)
     assert await claimed_after(1, "2 min") == Take(1)
     assert isinstance(await claimed_after(1, "10 s"), Wait)
+
+
+async def test_a_batch_that_fills_does_not_wait_for_the_next_tick_of_redis(
+    db: Database, stream: DeletionStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims, blocked = claims_of(db, stream, max_nodes=2), list[int]()
+    claim = stream.claim
+
+    async def noted(consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        blocked.append(block_ms)
+        return await claim(consumer, count=count, block_ms=block_ms)
+
+    monkeypatch.setattr(stream, "claim", noted)
+    await claims.wait(0.0, asyncio.Event())
+    await stream.publish(await db.accept_each(1))
+    await claims.wait(9.0, asyncio.Event())
+    assert blocked == [9000, 0]
+    await stream.publish(await db.accept_each(1))
+    await claims.wait(9.0, asyncio.Event())
+    assert claims.decide() == Take(2)
+    assert not any(blocked[1:])
 
 
 async def test_requests_do_not_overtake_each_other_whatever_order_they_are_delivered_in(
