@@ -42,11 +42,17 @@ class TombstoneRepository:
         `fingerprints` are those of the keyring; those of the keys used are registered. Tombstones without a request
         refer to `recovery`.
         """
-        used = {tombstone.key_number for tombstone in tombstones}
+        used = sorted({tombstone.key_number for tombstone in tombstones})
         if not used:
             return
-        keys = [{"number": number, "fingerprint": fingerprints[number]} for number in sorted(used)]
-        registered = insert(TombstoneKeyRow).values(keys).on_conflict_do_nothing().cte("registered")
+        # Not `values` of several rows: SQLAlchemy would compile the statement each time.
+        keys = unnested(
+            "keys",
+            number=(SmallInteger(), used),
+            fingerprint=(LargeBinary(), [fingerprints[number] for number in used]),
+        )
+        registering = insert(TombstoneKeyRow).from_select(keys.c.keys(), select(*keys.c))
+        registered = registering.on_conflict_do_nothing().cte("registered")
         rows = unnested(
             "added",
             hash=(LargeBinary(), [tombstone.hash for tombstone in tombstones]),
