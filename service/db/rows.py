@@ -1,10 +1,10 @@
 """Convert table rows to domain records, and many values to rows of one statement."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, TableValuedAlias, Uuid, and_, case, column, func, literal, true
+from sqlalchemy import ColumnElement, Row, TableValuedAlias, Uuid, and_, bindparam, case, column, func, literal, true
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
@@ -22,13 +22,33 @@ def unnested(name: str, **columns: tuple[TypeEngine[Any], Sequence[Any]]) -> Tab
     All columns have the same number of values.
     """
     arrays = [literal(list(values), ARRAY(kind)) for kind, values in columns.values()]
-    declared = [column(key, kind) for key, (kind, _) in columns.items()]
+    return _unnested(name, arrays, {key: kind for key, (kind, _) in columns.items()})
+
+
+def given_rows(name: str, **columns: TypeEngine[Any]) -> TableValuedAlias:
+    """Return the same for a statement that is built once: `given` returns the parameters to execute it with."""
+    arrays = [bindparam(f"{name}_{key}", type_=ARRAY(kind)) for key, kind in columns.items()]
+    return _unnested(name, arrays, columns)
+
+
+def given(name: str, **columns: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return the parameters of `given_rows`, with the values of each column."""
+    return {f"{name}_{key}": list(values) for key, values in columns.items()}
+
+
+def _unnested(name: str, arrays: Sequence[Any], kinds: Mapping[str, TypeEngine[Any]]) -> TableValuedAlias:
+    declared = [column(key, kind) for key, kind in kinds.items()]
     return func.unnest(*arrays).table_valued(*declared, name=name).render_derived()
 
 
 def any_of(values: Iterable[Any], kind: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
     """Compare with any of `values`, which are row ids unless `kind` is another type."""
     return func.any(literal(list(values), ARRAY(kind or Uuid())))
+
+
+def any_given(name: str, kind: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
+    """Compare with any of the values, row ids unless `kind` is another type, that the parameter `name` lists."""
+    return func.any(bindparam(name, type_=ARRAY(kind or Uuid())))
 
 
 def all_of(ids: Iterable[Any]) -> ColumnElement[Any]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
-from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -19,8 +19,8 @@ from service.errors import DatabaseDamaged, LeaseLost, LetheError, Unavailable
 
 async def fence(conn: AsyncConnection, lease: Lease) -> None:
     """Keep `lease` from being taken over until the caller's transaction ends; raises `LeaseLost` if it has been."""
-    row = select(LeaseRow.fencing).where(held(lease)).with_for_update(read=True, key_share=True)
-    if await conn.scalar(row) is None:
+    holder = {"lease": lease.name, "lease_holder": lease.holder, "lease_fencing": lease.fencing}
+    if await conn.scalar(_FENCE, holder) is None:
         raise lost(lease)
 
 
@@ -37,12 +37,26 @@ async def wait_for_writers(conn: AsyncConnection, lease: Lease) -> None:
 
 def held(lease: Lease) -> ColumnElement[bool]:
     """Return the condition that `lease` is in force."""
+    return _in_force(lease.name, lease.holder, lease.fencing)
+
+
+def _in_force(
+    name: str | BindParameter[str], holder: str | BindParameter[str], fencing: int | BindParameter[int]
+) -> ColumnElement[bool]:
     return and_(
-        LeaseRow.name == lease.name,
-        LeaseRow.holder == lease.holder,
-        LeaseRow.fencing == lease.fencing,
+        LeaseRow.name == name,
+        LeaseRow.holder == holder,
+        LeaseRow.fencing == fencing,
         LeaseRow.expires_at > func.clock_timestamp(),
     )
+
+
+#: Built once, because each fenced transaction begins with it.
+_FENCE = (
+    select(LeaseRow.fencing)
+    .where(_in_force(bindparam("lease"), bindparam("lease_holder"), bindparam("lease_fencing")))
+    .with_for_update(read=True, key_share=True)
+)
 
 
 def lost(lease: Lease) -> LeaseLost:

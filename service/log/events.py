@@ -3,14 +3,16 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, Uuid, and_, func, insert, or_, select, text
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.dml import ReturningInsert
 
 from service.db import locks
 from service.db.locks import Lock
-from service.db.rows import REQUEST_COLUMNS, any_of, deletion_request, unnested
+from service.db.rows import REQUEST_COLUMNS, any_of, deletion_request, given, given_rows, unnested
 from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
 from service.db.transactions import Repository
 from service.domain.states import EventType
@@ -46,6 +48,22 @@ _END = text(
     WHERE (tree.size >> digit.level) & 1 = 1
     """
 )
+
+
+def _add_leaves() -> ReturningInsert[Any]:
+    """Build the statement that adds leaves and inner nodes of the tree."""
+    rows = given_rows(
+        "added", index=BigInteger(), event_id=BigInteger(), data=Text(), hash=LargeBinary(), root=LargeBinary()
+    )
+    inner = given_rows("inner_nodes", level=SmallInteger(), position=BigInteger(), hash=LargeBinary())
+    grown = insert(LogNodeRow).from_select(["level", "position", "hash"], select(*inner.c)).cte("grown")
+    added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
+    # One call per row; Postgres merges them into one notification.
+    return added.add_cte(grown).returning(func.pg_notify(LOG_CHANNEL, ""))
+
+
+#: Built once, because deletions wait for it.
+_ADD_LEAVES = _add_leaves()
 
 
 class LogDamaged(LetheError):
@@ -161,24 +179,14 @@ class LogRepository(Repository):
         self, leaves: Sequence[tuple[int, int, str, bytes, bytes]], nodes: Sequence[tuple[Subtree, bytes]]
     ) -> None:
         indexes, events, texts, hashes, roots = zip(*leaves, strict=True)
-        rows = unnested(
-            "added",
-            index=(BigInteger(), indexes),
-            event_id=(BigInteger(), events),
-            data=(Text(), texts),
-            hash=(LargeBinary(), hashes),
-            root=(LargeBinary(), roots),
-        )
-        inner = unnested(
+        added = given("added", index=indexes, event_id=events, data=texts, hash=hashes, root=roots)
+        inner = given(
             "inner_nodes",
-            level=(SmallInteger(), [subtree.level for subtree, _ in nodes]),
-            position=(BigInteger(), [subtree.position for subtree, _ in nodes]),
-            hash=(LargeBinary(), [digest for _, digest in nodes]),
+            level=[subtree.level for subtree, _ in nodes],
+            position=[subtree.position for subtree, _ in nodes],
+            hash=[digest for _, digest in nodes],
         )
-        grown = insert(LogNodeRow).from_select(["level", "position", "hash"], select(*inner.c)).cte("grown")
-        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
-        # One call per row; Postgres merges them into one notification.
-        await self._conn.execute(added.add_cte(grown).returning(func.pg_notify(LOG_CHANNEL, "")))
+        await self._conn.execute(_ADD_LEAVES, added | inner)
 
 
 def _require(wanted: Collection[Subtree], found: Mapping[Subtree, bytes]) -> None:
@@ -200,6 +208,25 @@ class Event:
     type: EventType
     payload: Payload
     created_at: datetime
+
+
+def _add_events() -> Select[*tuple[Any, ...]]:
+    """Build the statement that adds events and returns them with their requests."""
+    rows = given_rows("added", request_id=Uuid(), type=Text(), payload=JSONB(), opening=JSONB(none_as_null=True))
+    added = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], select(*rows.c))
+    new = added.returning(
+        *(EventRow.id, EventRow.request_id, EventRow.type, EventRow.payload, EventRow.created_at)
+    ).cte("new")
+    renamed = [column.label(f"event_{column.key}") for column in new.c]
+    return (
+        select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment, *renamed)
+        .select_from(new)
+        .outerjoin(RequestRow, RequestRow.id == new.c.request_id)
+        .order_by(new.c.id)
+    )
+
+
+_ADD_EVENTS = _add_events()
 
 
 class EventRepository(Repository):
@@ -226,23 +253,12 @@ class EventRepository(Repository):
         # Take the turn first, so that event numbers follow the order of leaves.
         await log.take_turn()
         documents = [redact(content.document()) for _, _, content in events]
-        rows = unnested(
+        added = given(
             "added",
-            request_id=(Uuid(), [request_id for _, request_id, _ in events]),
-            type=(Text(), [event_type.value for event_type, _, _ in events]),
-            payload=(JSONB(), [payload for payload, _ in documents]),
-            opening=(JSONB(none_as_null=True), [opening for _, opening in documents]),
-        )
-        added = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], select(*rows.c))
-        new = added.returning(
-            *(EventRow.id, EventRow.request_id, EventRow.type, EventRow.payload, EventRow.created_at)
-        ).cte("new")
-        renamed = [column.label(f"event_{column.key}") for column in new.c]
-        query = (
-            select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment, *renamed)
-            .select_from(new)
-            .outerjoin(RequestRow, RequestRow.id == new.c.request_id)
-            .order_by(new.c.id)
+            request_id=[request_id for _, request_id, _ in events],
+            type=[event_type.value for event_type, _, _ in events],
+            payload=[payload for payload, _ in documents],
+            opening=[opening for _, opening in documents],
         )
         logged = [
             LoggedEvent(
@@ -253,7 +269,7 @@ class EventRepository(Repository):
                 request=None if row.event_request_id is None else deletion_request(row),
                 commitments=Commitments(row.subject_commitments, row.reference_commitment),
             )
-            for row in await self._conn.execute(query)
+            for row in await self._conn.execute(_ADD_EVENTS, added)
         ]
         await log.append(logged)
         return [event.id for event in logged]

@@ -6,14 +6,27 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Computed, ForeignKey, Row, Select, Uuid, func, insert, literal, select, update
+from sqlalchemy import (
+    BigInteger,
+    Computed,
+    ForeignKey,
+    Row,
+    Select,
+    Uuid,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import FromClause
 
 from projector.forgetting.status import RepairStatus
-from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, any_of, queued_request, request_norms, unnested
+from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, any_given, given, given_rows, queued_request, request_norms
 from service.db.tables import Base, PointerRow, RequestAuditRow, RequestRow, holds
 from service.db.transactions import Repository
 from service.domain.figures import BatchDetails, RepairFigures, RequestNorms, VersionFigures
@@ -124,6 +137,16 @@ class VersionRepository(Repository):
         return [version_in(row) for row in await self._conn.execute(query)]
 
 
+_NOW = {"moved_at": func.now()}
+#: Built once, like all statements that a deletion waits for.
+_ADVANCE = (
+    update(PointerRow)
+    .where(PointerRow.model == bindparam("of"), PointerRow.version == bindparam("expected"))
+    .where(PointerRow.fencing <= bindparam("own"))
+    .values(_NOW)
+)
+
+
 class PointerRepository(Repository):
     """The table `pointers` in the caller's transaction."""
 
@@ -169,8 +192,8 @@ class PointerRepository(Repository):
 
         The database refuses a version that is not later.
         """
-        row = upsert(PointerRow).values(**asdict(pointer))
-        await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=_moved(pointer)))
+        row, moved = upsert(PointerRow).values(**asdict(pointer)), _moved(pointer) | _NOW
+        await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=moved))
 
     async def advance(self, expected_version: int, pointer: Pointer) -> None:
         """Move a model from `expected_version` to `pointer`; for a fenced transaction.
@@ -178,13 +201,8 @@ class PointerRepository(Repository):
         Raises `LeaseLost` if a version was committed under a greater fencing number, `StateMismatch` if the committed
         version is missing or differs from the expected one.
         """
-        moved = (
-            update(PointerRow)
-            .where(PointerRow.model == pointer.model, PointerRow.version == expected_version)
-            .where(PointerRow.fencing <= pointer.fencing)
-            .values(_moved(pointer))
-        )
-        if (await self._conn.execute(moved)).rowcount == 1:
+        conditions = {"of": pointer.model, "expected": expected_version, "own": pointer.fencing}
+        if (await self._conn.execute(_ADVANCE, conditions | _moved(pointer))).rowcount == 1:
             return
         found = await self.read(pointer.model)
         if found is not None and found.fencing > pointer.fencing:
@@ -202,7 +220,7 @@ class PointerRepository(Repository):
 
 def _moved(pointer: Pointer) -> dict[str, Any]:
     """Return the new values of a pointer's row; the model stays."""
-    return {name: value for name, value in asdict(pointer).items() if name != "model"} | {"moved_at": func.now()}
+    return {name: value for name, value in asdict(pointer).items() if name != "model"}
 
 
 @holds(BatchDetails)
@@ -259,6 +277,24 @@ class Batch:
     norms: Mapping[UUID, RequestNorms]
 
 
+def _insert_batch() -> Select[UUID]:
+    """Build the statement of `BatchRepository.insert`: one, since each is a round trip that the requests wait for."""
+    version = bindparam("version", type_=Uuid())
+    details: dict[str, Any] = {name: bindparam(f"batch_{name}") for name in _DETAILS}
+    batch = insert(BatchRow).values(id=version, **details).cte("batch")
+    rows = given_rows("measured", request_id=Uuid(), **{column.key: column.type for column in NORM_COLUMNS})
+    joins = update(RequestRow).where(RequestRow.id == any_given("measured_request_id"))
+    joins = joins.where(RequestRow.model == bindparam("of"), RequestRow.status == RequestStatus.QUEUED)
+    joins = joins.where(RequestRow.batch_id.is_(None), RequestRow.held_at.is_(None), RequestRow.waits_for.is_(None))
+    joined = joins.values(batch_id=version).returning(RequestRow.id).cte("joined")
+    audits = select(version, *rows.c).join_from(rows, joined, joined.c.id == rows.c.request_id)
+    audited = insert(RequestAuditRow).from_select(["batch_id", *rows.c.keys()], audits).cte("audited")
+    return select(joined.c.id).add_cte(batch, audited)
+
+
+_INSERT_BATCH = _insert_batch()
+
+
 class BatchRepository(Repository):
     """The tables `batches` and `request_audits` in the caller's transaction."""
 
@@ -267,24 +303,14 @@ class BatchRepository(Repository):
 
         Raises `RequestsWithdrawn` if a request is no longer queued: the caller's transaction must roll back.
         """
-        batch = insert(BatchRow).values(id=version.id, **vars(details)).cte("batch")
-        joined = (
-            update(RequestRow)
-            .where(RequestRow.id == any_of(norms), RequestRow.model == version.model)
-            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
-            .where(RequestRow.held_at.is_(None), RequestRow.waits_for.is_(None))
-            .values(batch_id=version.id)
-            .returning(RequestRow.id)
-            .cte("joined")
-        )
-        measured = {
-            column.key: (column.type, [getattr(one, column.key) for one in norms.values()]) for column in NORM_COLUMNS
+        measured = {column.key: [getattr(one, column.key) for one in norms.values()] for column in NORM_COLUMNS}
+        values = {
+            "version": version.id,
+            "of": version.model,
+            **{f"batch_{name}": value for name, value in vars(details).items()},
+            **given("measured", request_id=list(norms), **measured),
         }
-        rows = unnested("measured", request_id=(Uuid(), list(norms)), **measured)
-        audits = select(literal(version.id), *rows.c).join_from(rows, joined, joined.c.id == rows.c.request_id)
-        audited = insert(RequestAuditRow).from_select(["batch_id", *rows.c.keys()], audits).cte("audited")
-        # One statement: each is a round trip that the requests wait for.
-        found = set((await self._conn.execute(select(joined.c.id).add_cte(batch, audited))).scalars())
+        found = set((await self._conn.execute(_INSERT_BATCH, values)).scalars())
         if withdrawn := norms.keys() - found:
             raise RequestsWithdrawn(withdrawn)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Uuid, or_, select, update
+from sqlalchemy import ColumnElement, Uuid, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.rows import QUEUED_COLUMNS, any_of, queued_request, unnested
@@ -72,6 +72,12 @@ def behind(claimed: Iterable[Waiting], obstacles: Iterable[Waiting]) -> dict[UUI
     return found
 
 
+#: A request that is held or waits.
+_STANDS = or_(RequestRow.held_at.is_not(None), RequestRow.waits_for.is_not(None))
+#: Built once, because deletions wait for it.
+_OBSTACLES = select(*QUEUED_COLUMNS, RequestRow.waits_for).where(RequestRow.model == bindparam("of"), _STANDS)
+
+
 class Holds:
     """The columns `held_at` and `waits_for` of requests, in the caller's transaction."""
 
@@ -80,8 +86,7 @@ class Holds:
 
     async def obstacles(self, model: str) -> list[tuple[QueuedRequest, UUID]]:
         """Return the requests of a model that are held or wait, each with the held one."""
-        query = select(*QUEUED_COLUMNS, RequestRow.waits_for).where(RequestRow.model == model, _STANDS)
-        found = (await self._conn.execute(query)).all()
+        found = (await self._conn.execute(_OBSTACLES, {"of": model})).all()
         return [(queued_request(row), row.waits_for or row.id) for row in found]
 
     async def wait(self, waits: Mapping[UUID, Behind]) -> set[UUID]:
@@ -109,7 +114,3 @@ class Holds:
         """Keep those of `ids` that meet `condition` from changing, and return them."""
         query = select(RequestRow.id).where(RequestRow.id == any_of(ids), condition).order_by(RequestRow.id)
         return set((await self._conn.execute(query.with_for_update(read=True))).scalars())
-
-
-#: A request that is held or waits.
-_STANDS = or_(RequestRow.held_at.is_not(None), RequestRow.waits_for.is_not(None))

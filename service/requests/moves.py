@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, func, null, select, update
+from sqlalchemy import Text, Uuid, bindparam, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from projector.forgetting.status import RepairStatus
 from service.db.notifications import OUTBOX_CHANNEL
-from service.db.rows import any_of, unnested
+from service.db.rows import any_given, any_of, given, given_rows
 from service.db.tables import RequestRow
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
@@ -37,6 +37,35 @@ class AppliedOutcome:
     content: Content
 
 
+def _apply() -> ReturningUpdate[UUID]:
+    """Build the move of `RequestMoves.mark_applied`."""
+    rows = given_rows("outcome", request_id=Uuid(), guarantee=Text(), repair=Text(), explanation=Text())
+    return (
+        update(RequestRow)
+        .where(RequestRow.id == rows.c.request_id, RequestRow.batch_id == bindparam("batch"))
+        .where(RequestRow.status == RequestStatus.QUEUED)
+        .values(
+            status=RequestStatus.APPLIED,
+            applied_at=func.now(),
+            guarantee=rows.c.guarantee,
+            repair=rows.c.repair,
+            explanation=rows.c.explanation,
+        )
+        .returning(RequestRow.id)
+    )
+
+
+#: Built once, because deletions wait for them.
+_APPLY = _apply()
+_TAKE = (
+    update(RequestRow)
+    .where(RequestRow.id == any_given("ids"), RequestRow.status == RequestStatus.QUEUED)
+    .where(RequestRow.batch_id.is_(None), *NOT_HELD)
+    .values(taken_at=func.now())
+    .returning(RequestRow.id, func.set_config("synchronous_commit", "off", True))
+)
+
+
 def permitted(answer: bool | None) -> bool:
     """Return the answer of a database function that acts for an API key; raises `Unauthenticated` if it may not."""
     if answer is None:
@@ -60,40 +89,21 @@ class RequestMoves:
 
         A crash of Postgres may undo this, without harm: they are claimed again.
         """
-        taken = (
-            update(RequestRow)
-            .where(RequestRow.id == any_of(ids), RequestRow.status == RequestStatus.QUEUED)
-            .where(RequestRow.batch_id.is_(None), *NOT_HELD)
-            .values(taken_at=func.now())
-            .returning(RequestRow.id, func.set_config("synchronous_commit", "off", True))
-        )
-        return set((await self._conn.execute(taken)).scalars())
+        return await self._moved(_TAKE, {"ids": list(ids)})
 
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
         """Move requests of a batch to `applied`; returns those that moved now.
 
         Raises `Conflict` if one is neither queued in this batch nor past it.
         """
-        rows = unnested(
+        rows = given(
             "outcome",
-            request_id=(Uuid(), [outcome.request_id for outcome in outcomes]),
-            guarantee=(Text(), [outcome.guarantee.value for outcome in outcomes]),
-            repair=(Text(), [outcome.repair.value for outcome in outcomes]),
-            explanation=(Text(), [outcome.explanation for outcome in outcomes]),
+            request_id=[outcome.request_id for outcome in outcomes],
+            guarantee=[outcome.guarantee.value for outcome in outcomes],
+            repair=[outcome.repair.value for outcome in outcomes],
+            explanation=[outcome.explanation for outcome in outcomes],
         )
-        moved = await self._moved(
-            update(RequestRow)
-            .where(RequestRow.id == rows.c.request_id, RequestRow.batch_id == batch_id)
-            .where(RequestRow.status == RequestStatus.QUEUED)
-            .values(
-                status=RequestStatus.APPLIED,
-                applied_at=func.now(),
-                guarantee=rows.c.guarantee,
-                repair=rows.c.repair,
-                explanation=rows.c.explanation,
-            )
-            .returning(RequestRow.id)
-        )
+        moved = await self._moved(_APPLY, {"batch": batch_id, **rows})
         others = {outcome.request_id for outcome in outcomes} - moved
         await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
         new = [one for one in outcomes if one.request_id in moved]
@@ -211,8 +221,8 @@ class RequestMoves:
         await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
         return found
 
-    async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
-        return set((await self._conn.execute(move)).scalars())
+    async def _moved(self, move: ReturningUpdate[Any], values: Mapping[str, Any] | None = None) -> set[UUID]:
+        return set((await self._conn.execute(move, values)).scalars())
 
     async def _require(
         self,

@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, and_, func, literal, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, and_, bindparam, func, or_, select, update
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.keyring import Keyring
 from service.db.engine import Engine
-from service.db.rows import any_of, unnested
+from service.db.rows import any_given, any_of, given, given_rows
 from service.db.tables import QueuedJoinRow, TombstoneKeyRow, TombstoneRow
 from service.db.transactions import transaction
 from service.domain.kinds import DELETIONS, Part, RequestKind, Target, removing
@@ -22,6 +22,37 @@ _COLUMNS = (
     *(TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id),
     TombstoneRow.rejoined_by.is_not(None).label("is_void"),
 )
+
+
+def _insert() -> Insert:
+    """Build the statement of `TombstoneRepository.insert`."""
+    keys = given_rows("keys", number=SmallInteger(), fingerprint=LargeBinary())
+    registering = insert(TombstoneKeyRow).from_select(keys.c.keys(), select(*keys.c))
+    registered = registering.on_conflict_do_nothing().cte("registered")
+    rows = given_rows(
+        "added",
+        hash=LargeBinary(),
+        kind=Text(),
+        key_number=SmallInteger(),
+        request_id=Uuid(),
+        recovery_id=Uuid(),
+    )
+    names = [*rows.c.keys(), "model"]
+    added = insert(TombstoneRow).from_select(names, select(*rows.c, bindparam("of", type_=Text())))
+    # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again. What is
+    # still queued to join again has one too: the later deletion must count, or it would join.
+    anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
+    joining = select(QueuedJoinRow.hash).where(QueuedJoinRow.hash == any_given("added_hash", LargeBinary()))
+    valid_again = added.on_conflict_do_update(
+        index_elements=[TombstoneRow.hash],
+        set_=anew,
+        where=or_(TombstoneRow.rejoined_by.is_not(None), TombstoneRow.hash.in_(joining)),
+    )
+    return valid_again.add_cte(registered)
+
+
+#: Built once, because deletions wait for it.
+_INSERT = _insert()
 
 
 class TombstoneRepository:
@@ -45,36 +76,16 @@ class TombstoneRepository:
         used = sorted({tombstone.key_number for tombstone in tombstones})
         if not used:
             return
-        # Not `values` of several rows: SQLAlchemy would compile the statement each time.
-        keys = unnested(
-            "keys",
-            number=(SmallInteger(), used),
-            fingerprint=(LargeBinary(), [fingerprints[number] for number in used]),
-        )
-        registering = insert(TombstoneKeyRow).from_select(keys.c.keys(), select(*keys.c))
-        registered = registering.on_conflict_do_nothing().cte("registered")
-        rows = unnested(
+        added = given(
             "added",
-            hash=(LargeBinary(), [tombstone.hash for tombstone in tombstones]),
-            kind=(Text(), [tombstone.kind.value for tombstone in tombstones]),
-            key_number=(SmallInteger(), [tombstone.key_number for tombstone in tombstones]),
-            request_id=(Uuid(), [tombstone.request_id for tombstone in tombstones]),
-            recovery_id=(Uuid(), [None if tombstone.request_id else recovery for tombstone in tombstones]),
+            hash=[tombstone.hash for tombstone in tombstones],
+            kind=[tombstone.kind.value for tombstone in tombstones],
+            key_number=[tombstone.key_number for tombstone in tombstones],
+            request_id=[tombstone.request_id for tombstone in tombstones],
+            recovery_id=[None if tombstone.request_id else recovery for tombstone in tombstones],
         )
-        names = [*rows.c.keys(), "model"]
-        added = insert(TombstoneRow).from_select(names, select(*rows.c, literal(model, Text())))
-        # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again. What is
-        # still queued to join again has one too: the later deletion must count, or it would join.
-        anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
-        joining = select(QueuedJoinRow.hash).where(
-            QueuedJoinRow.hash == any_of([one.hash for one in tombstones], LargeBinary())
-        )
-        valid_again = added.on_conflict_do_update(
-            index_elements=[TombstoneRow.hash],
-            set_=anew,
-            where=or_(TombstoneRow.rejoined_by.is_not(None), TombstoneRow.hash.in_(joining)),
-        )
-        await self._conn.execute(valid_again.add_cte(registered))
+        keys = given("keys", number=used, fingerprint=[fingerprints[number] for number in used])
+        await self._conn.execute(_INSERT, {"of": model, **added, **keys})
 
     async def lift(self, model: str, hashes: Mapping[UUID, Sequence[bytes]]) -> None:
         """Make the tombstones with these hashes void, because of the request by which their targets join again."""
