@@ -228,8 +228,8 @@ def replace_file(path: Path, data: bytes, *, temporary: str) -> None:
 
 def rename(source: Path, target: Path) -> None:
     """Rename within one folder, replacing a file of the new name, and sync the folder."""
-    source.rename(target)
-    sync(target.parent)
+    with durable_changes() as changes:
+        changes.rename(source, target)
 
 
 def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:

@@ -111,6 +111,8 @@ class DelayedInverse:
         if len(self.rows):
             self.stored = self.whole()
             self.rows, self.signs, self._size = self.stored[:0], self.stored[:0, 0], None
+            # Now, because the next deletion would wait for it.
+            self.size_bound()
 
     def size_bound(self) -> float:
         """Return an upper bound on |M+|_F."""
