@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.baselines.catalogue import FIELD, METHODS, NETWORKS
-from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
+from benchmarks.paper.accuracies import SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.forgetting.early import FISHER, INFLUENCE, LIVE, PAPERS, RETRAINING, STARTED, at, early
@@ -21,6 +21,7 @@ from benchmarks.paper.inference.lira import lira
 from benchmarks.paper.inference.membership import early_membership, membership
 from benchmarks.paper.inference.reconstruction import reconstruction
 from benchmarks.paper.inference.versions import PLANTED
+from benchmarks.paper.label_inputs import ALL_LABELS, LABEL_INPUTS, SECOND_PASS
 from benchmarks.paper.losses import LOSSES, losses
 from benchmarks.paper.setting import (
     ARXIV,
@@ -118,7 +119,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn")),
     "accuracy": Experiment(
         accuracies,
-        (*VARIANTS, ALL_LABELS, SHADOW, *NETWORKS),
+        (*VARIANTS, *LABEL_INPUTS, SHADOW, *NETWORKS),
         quick=("linear", "+ diffusion", ALL_LABELS, SHADOW, "gcn"),
     ),
     "losses": Experiment(losses, LOSSES, quick=(LossKind.SQUARED,)),
@@ -325,4 +326,5 @@ def plan(
 
 def _draws_nothing(method: str) -> bool:
     variant = VARIANTS.get(method)
-    return variant is not None and not variant.public and not variant.spec.diffusion
+    plain = variant is not None and not variant.public and not variant.spec.diffusion
+    return plain or method == SECOND_PASS
