@@ -51,6 +51,8 @@ _FEW = (*(name for name in _LINEAR if "eraser" not in name), "graph eraser, line
 _PROJECTED = ("lethe, projection", "lethe, projection and repair")
 #: The projection beside retrained models.
 _RETRAINED = ("retraining", "lethe, projection", *NETWORKS)
+#: Figure 4 also has the linear model with diffusion.
+_DIFFUSED = ("lethe, projection, with diffusion", "retraining, with diffusion")
 #: One of each kind of method that prefers another lambda.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
 #: Ridge regressions updated in closed form.
@@ -130,7 +132,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fine-tuning": Experiment(fine_tuning, (PLAIN, DIFFUSED)),
     "expressiveness": Experiment(expressiveness, tuple(LOOPS)),
     "duals": Experiment(duals, ("retraining",)),
-    "robustness": Experiment(robustness, _RETRAINED, quick=("retraining", "lethe, projection", "gcn")),
+    "robustness": Experiment(robustness, (*_RETRAINED, *_DIFFUSED), quick=("retraining", "lethe, projection", "gcn")),
     "degrees": Experiment(degrees, _RETRAINED, quick=("lethe, projection",)),
     "membership": Experiment(membership, ("retraining", *_PROJECTED), ("cora", "citeseer"), quick=_PROJECTED[:1]),
     "early-membership": Experiment(early_membership, (at(RETRAINING, PAPERS), LIVE), ("cora", "citeseer")),
@@ -236,6 +238,19 @@ LIMITS = (
         lambda experiment, dataset, method: (
             experiment in ("injection", "closeness") and dataset in _LARGE and "with diffusion" in method
         ),
+    ),
+    Limit(
+        "robustness with diffusion beyond Cora, Citeseer and Pubmed",
+        "For want of time: a unit of retraining learns six models and their diffusion.",
+        lambda experiment, dataset, method: (
+            experiment == "robustness" and dataset in _LARGE and "with diffusion" in method
+        ),
+        seeds=0,
+    ),
+    Limit(
+        "robustness with diffusion on Cora, Citeseer and Pubmed, by more than one seed",
+        "For want of time.",
+        lambda experiment, _, method: experiment == "robustness" and "with diffusion" in method,
     ),
     Limit(
         "accuracy and fine-tuning with diffusion, and ShaDow's sampler, on Coauthor CS, by many seeds",

@@ -2,7 +2,7 @@
 
 The paper draws Figure 4 for ogbn-arxiv and Table 4 for Flickr and Reddit, which are not available here. Both are
 measured on the available graphs. Table 4's networks are sampled by ShaDow to fit a GPU; the networks here see the whole
-neighbourhood.
+neighbourhood. The authors' notebook draws Figure 4 with adaptive diffusion and without it.
 """
 
 from dataclasses import replace

@@ -27,6 +27,8 @@ _CLOSE = {
 _ROBUST = {
     LETHE: "colour1",
     RETRAINED: "colour0",
+    f"{LETHE}, with diffusion": "colour1 dashed",
+    f"{RETRAINED}, with diffusion": "colour0 dashed",
     **{str(kind): f"colour{n}" for n, kind in enumerate((Kind.GCN, Kind.SAGE, Kind.GAT, Kind.APPNP), start=2)},
     "gcn, graphsaint": "colour2 dashed",
 }

@@ -42,6 +42,12 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
     assert left_out == {("closeness", name) for name in far}
 
 
+def test_the_curves_with_diffusion_are_planned_once_on_the_small_graphs() -> None:
+    diffused = [unit for unit in plan(("robustness",)) if "with diffusion" in unit.method]
+    assert {unit.dataset for unit in diffused} == set(SMALL[:3])
+    assert len(diffused) == len(set(diffused)) == 2 * 3
+
+
 @pytest.mark.needs("git")
 def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
     chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
