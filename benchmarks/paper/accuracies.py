@@ -39,7 +39,7 @@ _AS_PRINTED = ModelSpec(
 )
 #: L = 3. The paper needs a sampler to make it affordable; measured here without one too.
 _DEEP = ModelSpec(combine=Combine.CONCAT, loss=LossKind.OVR, hops=3)
-SHADOW = "linear, L = 3, ShaDow's sampler"
+SHADOW = "linear, L = 3, ShaDow, 20 neighbours, 3 draws"
 #: The paper's Table 2 combines both extensions.
 DIFFUSED_MLP = "+ diffusion + MLP, 50 % public"
 VARIANTS = {

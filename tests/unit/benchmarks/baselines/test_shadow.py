@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from benchmarks.baselines.linear import logits, probabilities, train_linear
-from benchmarks.baselines.protocol import accuracy
+from benchmarks.baselines.protocol import Nodes, accuracy
 from benchmarks.baselines.shadow import sampled_hops, scope, shadow_accuracy
+from projector.graph.graph import Graph
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, small_graph
 
@@ -55,6 +57,22 @@ def test_with_whole_neighbourhoods_it_is_the_linear_model(monkeypatch: pytest.Mo
     model = train_linear(graph, spec)
     expected = accuracy(probabilities(logits(graph, spec, model.weights), spec.loss), graph, graph.test_mask)
     monkeypatch.setattr("benchmarks.baselines.shadow.sampled_hops.__defaults__", (graph.nodes, graph.nodes))
+    # The draws are then the same, and rows that occur three times have the optimum of rows that occur once.
     assert shadow_accuracy(graph, 2, OVR.regularization, seed=0) == expected
     monkeypatch.undo()
     assert 1 / 3 < shadow_accuracy(graph, 3, OVR.regularization, seed=0) <= 1
+
+
+def test_training_nodes_are_drawn_three_times_and_test_nodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, asked = small_graph(nodes=90), []
+
+    def recorded(graph: Graph, roots: Nodes, hops: int, seed: tuple[int, int]) -> list[sp.csr_array]:
+        asked.append((seed, roots.tolist()))
+        return sampled_hops(graph, roots, hops, seed, neighbours=1)
+
+    monkeypatch.setattr("benchmarks.baselines.shadow.sampled_hops", recorded)
+    shadow_accuracy(graph, 2, OVR.regularization, seed=4)
+    training, test = (np.flatnonzero(mask).tolist() for mask in (graph.train_mask, graph.test_mask))
+    assert asked == [*(((4, draw), training) for draw in range(3)), ((4, 3), test)]
+    one, other = (sampled_hops(graph, np.array(training), 2, (4, draw), neighbours=1)[2] for draw in (0, 1))
+    assert abs(one - other).max() > 0
