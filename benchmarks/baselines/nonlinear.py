@@ -177,7 +177,7 @@ class Network:
         judge, every = (graph, 1) if whole is None else (whole, _JUDGED)
         settings, given, y = SETTINGS[self.kind], tensors(judge, self.kind), torch.from_numpy(judge.labels)
         validation, losses = torch.from_numpy(judge.val_mask), self._losses(graph)
-        layers = Layers(self.kind, graph.num_features, graph.num_classes)
+        layers = self._layers(graph)
         adam = torch.optim.Adam(layers.parameters(), settings.learning_rate, weight_decay=settings.decay)
         best, kept = -1, layers.state_dict()
         for epoch in range(1, self.epochs + 1):
@@ -194,6 +194,9 @@ class Network:
         if judge.val_mask.any():
             layers.load_state_dict(kept)
         return layers
+
+    def _layers(self, graph: Graph) -> Layers:
+        return Layers(self.kind, graph.num_features, graph.num_classes)
 
     def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
         """Return a function that yields the losses of one epoch, each with the weights after the step before."""
@@ -215,10 +218,11 @@ def tensors(graph: Graph, kind: Kind) -> tuple[Tensor, Tensor]:
     features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     x = torch.from_numpy(np.asarray(features, dtype=np.float32))
     sparse = np.count_nonzero(features) <= _SPARSE * features.size
-    return x.to_sparse() if sparse else x, _neighbours(graph.adjacency, kind)
+    return x.to_sparse() if sparse else x, neighbours(graph.adjacency, kind)
 
 
-def _neighbours(A: sp.csr_array, kind: Kind) -> Tensor:
+def neighbours(A: sp.csr_array, kind: Kind) -> Tensor:
+    """Return the neighbours of `tensors` for the adjacency A (n, n)."""
     if kind is Kind.GAT:
         return torch.from_numpy(np.stack(A.nonzero()).astype(np.int64))
     if kind is Kind.SAGE:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.baselines.catalogue import FIELD, METHODS, NETWORKS
-from benchmarks.paper.accuracies import SHADOW, VARIANTS, accuracies
+from benchmarks.paper.accuracies import SHADOW, VARIANTS, WALKS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.forgetting.early import FISHER, INFLUENCE, LIVE, PAPERS, RETRAINING, STARTED, at, early
@@ -121,7 +121,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn")),
     "accuracy": Experiment(
         accuracies,
-        (*VARIANTS, *LABEL_INPUTS, SHADOW, *NETWORKS),
+        (*VARIANTS, *LABEL_INPUTS, SHADOW, *NETWORKS, WALKS),
         quick=("linear", "+ diffusion", ALL_LABELS, SHADOW, "gcn"),
     ),
     "losses": Experiment(losses, LOSSES, quick=(LossKind.SQUARED,)),
@@ -216,6 +216,12 @@ LIMITS = (
         "networks and their erasers on Amazon Photo and Coauthor CS, by more than one seed",
         "A choice for want of time: one unit takes from seconds to more than its 20 minutes (GAT on Amazon Photo).",
         lambda _, dataset, method: dataset in _LARGE and is_network(method),
+    ),
+    Limit(
+        "GraphSAINT's random walks beyond Cora, Citeseer and Pubmed",
+        "For want of time.",
+        lambda _, dataset, method: method == WALKS and dataset in _LARGE,
+        seeds=0,
     ),
     Limit(
         "accuracies, robustness, degrees, fine-tuning and sequences on the arXiv graph, by more than one seed",
