@@ -7,6 +7,8 @@ from benchmarks.baselines.catalogue import FIELD, METHODS, NETWORKS
 from benchmarks.paper.accuracies import SHADOW, VARIANTS, WALKS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
+from benchmarks.paper.forgetting.dual_unlearning import METHOD as DUAL
+from benchmarks.paper.forgetting.dual_unlearning import dual_unlearning
 from benchmarks.paper.forgetting.early import FISHER, INFLUENCE, LIVE, PAPERS, RETRAINING, STARTED, at, early
 from benchmarks.paper.forgetting.field import field
 from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
@@ -147,6 +149,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "identification": Experiment(identification, _ATTACKED, _ATTACKED_GRAPHS, quick=_QUICK_ATTACKED),
     "edges": Experiment(edges, _FORGETTING_EDGES, _ATTACKED_GRAPHS),
     "svm": Experiment(svm, (SMOOTHED_HINGE, PLAIN_HINGE), SMALL[:4]),
+    "dual-unlearning": Experiment(dual_unlearning, (DUAL,), ("cora",)),
 }
 
 
@@ -297,6 +300,10 @@ EXCLUDED = (
     (
         "support vector machines on Coauthor CS and the arXiv graph",
         "Whether weights lie in the rows' span is decided by a decomposition of the rows, longer than a unit may take.",
+    ),
+    (
+        "dual unlearning of support vector machines beyond Cora",
+        "For want of time: it learns the training nodes one by one.",
     ),
     (
         "regularization and Theorem 1 on the arXiv graph; regularization by other methods than five",
