@@ -5,6 +5,7 @@ import os
 import queue
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from projector import Model
+from projector.forgetting.training_rows import TrainingRows
 from projector.parallel.distributed import Distributed
+from projector.parallel.workers import Workers
 
 if TYPE_CHECKING:
     from multiprocessing import Queue
@@ -48,6 +52,15 @@ def in_team(count: int, folder: Path, work: Callable[..., Any], *arguments: Any)
             process.kill()
             process.join()
     return result
+
+
+def shared(model: Model, workers: Workers) -> Model:
+    """Return the model with its graph divided among workers."""
+    live_graph = model._held.live_graph.shared_by(workers)
+    if workers.rank:
+        return model
+    held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
+    return Model(held, model._exponents)
 
 
 def _heard(heard: "Queue[tuple[int, Any, str]]", started: list[Any]) -> tuple[int, Any, str]:

@@ -10,13 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from projector import Model, ModelSpec, fit
-from projector.forgetting.training_rows import TrainingRows
 from projector.graph.graph import Graph
 from projector.network.spec import ClassWeight, Combine, LossKind
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
 from tests.support.everyday import everyday
-from tests.support.mathematics.teams import in_team
+from tests.support.mathematics.teams import in_team, shared
 from tests.support.models.small_graphs import graph_of, with_weights
 
 SPECS = {
@@ -89,15 +88,6 @@ def _edge(model: Model) -> list[int]:
     there = (edges.data != 0) & model.live[edges.row] & model.live[edges.col] & (edges.row != 30) & (edges.col != 30)
     place = int(np.flatnonzero(there)[0])
     return [int(edges.row[place]), int(edges.col[place])]
-
-
-def shared(model: Model, workers: Workers) -> Model:
-    """Return the model with its graph divided among workers."""
-    live_graph = model._held.live_graph.shared_by(workers)
-    if workers.rank:
-        return model
-    held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
-    return Model(held, model._exponents)
 
 
 def by_all(workers: Workers, cases: list[tuple[str, bool]], least_entries: int = DIVIDED) -> list[list[dict[str, Any]]]:
