@@ -101,10 +101,11 @@ class Stopwatch:
         with ExitStack() as stack:
             for name, places in PARTS.items():
                 for place in places:
-                    stack.enter_context(patch.object(*place, self._timed(name, getattr(*place))))
+                    stack.enter_context(patch.object(*place, self.timed(name, getattr(*place))))
             yield
 
-    def _timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `work`, a function or a generator function, timed as a part."""
         if not isgeneratorfunction(work):
             return self.part(name)(work)
 

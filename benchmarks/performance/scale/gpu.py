@@ -139,10 +139,10 @@ class Newcomers:
         return model.update(add_nodes=self.features, add_labels=self.labels, add_edges=self.edges)
 
 
-def drawn(graph: Graph) -> NDArray[np.int64]:
+def drawn(graph: Graph, count: int = BATCH, seed: int = 0) -> NDArray[np.int64]:
     """Draw random training nodes to delete."""
     training = np.flatnonzero(graph.train_mask)
-    return np.sort(np.random.default_rng(0).choice(training, min(BATCH, training.size // 4), replace=False))
+    return np.sort(np.random.default_rng(seed).choice(training, min(count, training.size // 4), replace=False))
 
 
 def projected(model: Model, nodes: NDArray[np.int64]) -> None:
