@@ -9,8 +9,10 @@ predictions of all nodes.
 Times are wall-clock and, since machines are shared, the processor time of the busiest worker: the wall-clock time with
 a core for each worker and no waiting. For each process the table has the peak anonymous memory in training and in
 deletion, and the final split into private and shared pages. Bytes are those that the collectives of all workers send.
-They must agree with the formulas (`workers_formulas`). The loopback's bytes are also given; they include all other
-traffic on this machine. `unshare -n sh -c 'ip link set lo up; …'` gives the command its own loopback.
+They must agree with the formulas (`workers_formulas`), and no process may exceed its memory by formula by more than
+`ALLOWED`; the command fails otherwise. *Share* is the peak up to the deletion divided by the formula. The loopback's
+bytes are also given; they include all other traffic on this machine. `unshare -n sh -c 'ip link set lo up; …'` gives
+the command its own loopback.
 
     python -m benchmarks.performance.scale.workers [--graphs cora amazon_photo ogbn_arxiv_llm] [--nodes 100000 400000]
         [--workers 1 2 4] [--runs 3] [--data DIR] [--json FILE]
@@ -64,6 +66,8 @@ from projector.training.fitted import Fitted
 from projector.training.scaling import well_scaled
 
 _TIMEOUT_S = 600.0
+#: Bytes by which a process may exceed its formula: the allocator keeps blocks of up to 32 MiB after they are freed.
+ALLOWED = 64 * formulas.MIB
 #: Phases that are sampled separately.
 LOADING, TRAINING, DELETING, AFTER = range(4)
 #: Bytes of announcements beside matrices, and of sums of single numbers.
@@ -269,8 +273,9 @@ class Row:
     deleting: tuple[int, ...]
     #: The final split of its memory.
     after: tuple[dict[str, int], ...]
-    #: `formulas.held` for a worker other than the first, without Python and its libraries (bytes).
-    formula: float
+    #: Peak anonymous memory up to the deletion, and by formula, with Python and its libraries (bytes).
+    peaks: tuple[int, ...]
+    by_formula: tuple[float, ...]
     #: Load of the machine at the start.
     load: float
 
@@ -292,11 +297,16 @@ def measured(name: str, graph: Graph, folder: Path, count: int) -> Row:
     steps, sizes = figures["steps"], replace(Sizes.of(graph), training=figures["training"])
     expected = {step: sent for step, sent in formulas.traffic(task.spec, sizes, count).items() if step in steps}
     agree(steps, expected, count)
-    formula = formulas.held(task.spec, sizes, count, preconditioned=figures["preconditioned"])
+    first, another = (
+        formulas.PYTHON + of_worker(task.spec, sizes, count, preconditioned=figures["preconditioned"])
+        for of_worker in (formulas.held_by_first, formulas.held)
+    )
     after = tuple(task.read(f"memory-{rank}.json") for rank in range(count))
     busiest = {"training": used[TRAINING].max(), "deletion": used[DELETING].max()}
     training, deleting = (tuple(peaks[each].tolist()) for each in (TRAINING, DELETING))
-    return Row(name, count, steps, busiest, expected, training, deleting, after, formula, load)
+    largest = tuple(peaks[:AFTER].max(axis=0).tolist())
+    by_formula = (first, *[another] * (count - 1))
+    return Row(name, count, steps, busiest, expected, training, deleting, after, largest, by_formula, load)
 
 
 def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], workers: int) -> None:
@@ -305,6 +315,15 @@ def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], 
         sent = steps[step][1]
         if abs(sent - wanted) > 0.02 * wanted + _SMALL * workers:
             raise ArithmeticError(f"{step}: {workers} workers sent {sent:,} bytes, and not {wanted:,.0f}.")
+
+
+def excesses(row: Row) -> list[str]:
+    """Return a line for each process whose peak exceeds its formula by more than `ALLOWED`."""
+    return [
+        f"{row.graph}, worker {rank + 1} of {row.workers}: {peak:,} bytes, and not {formula:,.0f}."
+        for rank, (peak, formula) in enumerate(zip(row.peaks, row.by_formula, strict=True))
+        if peak > formula + ALLOWED
+    ]
 
 
 def report(rows: Sequence[Row]) -> str:
@@ -322,7 +341,8 @@ def report(rows: Sequence[Row]) -> str:
         "busiest, s",
         "to one",
     ]
-    heads += ["first, training", "another", "first, deleting", "another", "by formula", "private after", "shared"]
+    heads += ["first, training", "another", "first, deleting", "another"]
+    heads += ["first by formula", "share", "another by formula", "share", "private after", "shared"]
     heads += ["sent in training", "in the deletion", "over the loopback in training", "in the deletion"]
     lines = [f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
     for name, count in dict.fromkeys((row.graph, row.workers) for row in rows):
@@ -338,7 +358,10 @@ def report(rows: Sequence[Row]) -> str:
         for peaks in ([row.training for row in runs], [row.deleting for row in runs]):
             cells.append(spread([peak[0] / formulas.MIB for peak in peaks], 0))
             cells.append(spread([max(peak[1:]) / formulas.MIB for peak in peaks if peak[1:]], 0))
-        cells.append(f"{runs[0].formula / formulas.MIB:,.0f}")
+        for ranks in (slice(0, 1), slice(1, None)):
+            expected = runs[0].by_formula[ranks]
+            cells.append(f"{expected[0] / formulas.MIB:,.0f}" if expected else "")
+            cells.append(spread([peak / expected[0] for row in runs for peak in row.peaks[ranks]], 2))
         cells += [spread([row.after[-1][kind] / formulas.MIB for row in runs], 0) for kind in ("private", "shared")]
         for which in (1, 2):
             cells += [
@@ -356,8 +379,10 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Format the range of the values."""
-    least, most = (f"{value:,.{digits}f}" for value in (min(values, default=0.0), max(values, default=0.0)))
+    """Format the range of the values; an empty text without values."""
+    if not values:
+        return ""
+    least, most = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
     return least if least == most else f"{least} to {most}"
 
 
@@ -392,6 +417,8 @@ def main() -> None:
                 print(report([row for row in rows if row.graph == title]), flush=True)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if failed := [line for row in rows for line in excesses(row)]:
+        raise ArithmeticError("\n".join(["Some workers need more memory than by formula:", *failed]))
 
 
 if __name__ == "__main__":

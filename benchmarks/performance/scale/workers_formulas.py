@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from benchmarks.performance.scale.gpu import PRODUCTS, spec_of
 from benchmarks.performance.scale.graph import Shape
+from projector.device import in_file
 from projector.network.inputs import SWEEP_BYTES
 from projector.network.product_costs import keeps_dense
 from projector.network.row_share import LEAST_ENTRIES
@@ -14,6 +15,8 @@ from projector.network.spec import ModelSpec
 H, BLOCKS, SINGLE_BLOCKS = "H, columns to rows", "class blocks", "class blocks in single precision"
 GRADIENT, PRODUCT, COEFFICIENTS, PREDICTIONS = "gradient", "product with the Hessian", "coefficients", "predictions"
 MIB = 1 << 20
+#: Python and its libraries.
+PYTHON = 180 * MIB
 _WORD = 8
 
 
@@ -58,6 +61,18 @@ def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -
     of_rows = 192 * t * C + (12 * t * p if dense else _WORD * t * p if preconditioned else 0)
     block = 2 * _WORD * p * p + _WORD * p * min(t, max(2_000, 2 * p)) / N if preconditioned else 0
     return operators + of_rows / N + block + _WORD * n * (2 * b + 1) * swept
+
+
+def held_by_first(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -> float:
+    """Return the maximum of own bytes of the first worker, with class blocks in single precision if `preconditioned`.
+
+    Span coefficients in a file are not its own.
+    """
+    n, C, p, d, b = sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), sizes.features, len(spec.block_hops)
+    coefficients = _WORD * n * b * C
+    alone = 3 * _WORD * n * C + 7 * _WORD * d * d + (4 * p * p * C if preconditioned else 0)
+    alone += 0 if in_file(coefficients, "cpu") else 2 * coefficients
+    return held(spec, sizes, workers, preconditioned=preconditioned) + alone
 
 
 def on_paper(counts: Sequence[int]) -> str:
