@@ -6,7 +6,7 @@ from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.experiments import SEEDS
 from benchmarks.report.claims.injection import OPTIMUM
-from benchmarks.report.claims.judging import LIVE, accuracies, all_of, costs, grouped, on_most
+from benchmarks.report.claims.judging import LIVE, accuracies, all_of, better, costs, grouped
 from benchmarks.report.claims.verdicts import Case, Claim
 from benchmarks.report.results import LETHE, RETRAINED, Results, by, called
 
@@ -38,26 +38,22 @@ _OGB = "The paper’s figures are of ogbn-arxiv and ogbn-products."
 
 CLAIMS = (
     Claim(
-        "An MLP raises accuracy",
+        "An MLP can raise accuracy, and makes it vary",
         "Table 2, observation 1",
-        "Using an MLP as a feature extractor can improve the average accuracy (73.35 to 73.41).",
-        on_most("accuracy", "accuracy", _WITH_MLP),
-        "“Can” is read as: on more than half of the graphs. On Pubmed alone an MLP with half of the training nodes "
-        "raises it. The paper trains its MLP on all nodes but the deleted, which must be known beforehand. Here the "
-        "MLP sees only nodes that are never deleted, and these are fewer: that may explain all of the loss.",
+        "Using an MLP as a feature extractor can improve the average accuracy (73.35 to 73.41), but it also increases "
+        "the variance of the model performance (± 0.12 to ± 0.31).",
+        all_of(
+            grouped("raises accuracy", accuracies("accuracy", "accuracy", _WITH_MLP, better)),
+            grouped("makes it vary", deviation_with_mlp),
+        ),
+        "On Pubmed alone an MLP with half of the training nodes raises it. The paper trains its MLP on all nodes but "
+        "the deleted, which must be known beforehand. Here the MLP sees only nodes that are never deleted, and these "
+        "are fewer: that may explain all of the loss. Variation is the standard deviation over five seeds, in points, "
+        "where a seed draws the split. Where a graph has its own, seeds change only the MLP, and that half would hold "
+        "by construction. It need not hold (test_smallest_examples.py::test_an_mlp_need_not_make_accuracy_vary).",
         "test_smallest_examples.py::test_an_mlp_forgets_the_words_that_no_public_node_has",
         setting=f"{_OGB} The MLP here sees a tenth or half of the training nodes, the paper’s all but the deleted. "
         f"{OPTIMUM}",
-    ),
-    Claim(
-        "An MLP makes accuracy vary",
-        "Table 2, observation 1",
-        "… but it also increases the variance of the model performance (± 0.12 to ± 0.31).",
-        deviation_with_mlp,
-        "Standard deviations over five seeds, in points, where a seed draws the split. Where a graph has its own, "
-        "seeds change only the MLP, and the claim would hold by construction.",
-        "test_smallest_examples.py::test_an_mlp_need_not_make_accuracy_vary",
-        setting=f"{_OGB} {OPTIMUM}",
     ),
     Claim(
         "Linear GNNs could be better than ordinary GNNs",
@@ -65,21 +61,26 @@ CLAIMS = (
         "Linear GNNs could achieve better performance than ordinary GNNs (73.35 against GCN’s 71.74; Flickr, dense "
         "nodes deleted: 50.63 against 49.35).",
         all_of(
-            grouped("Table 2", on_most("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS))),
+            grouped(
+                "Table 2",
+                accuracies("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS), better),
+            ),
             grouped(
                 "Table 4",
-                on_most(
+                accuracies(
                     "degrees",
                     "accuracy_after",
                     tuple((one, network) for one in (RETRAINED, LETHE) for network in NETWORKS),
+                    better,
                 ),
             ),
         ),
-        "“Could” is read as: on more than half of the graphs, for each network. The networks have two layers and are "
-        "set as in torch-geometric’s examples, which are for Planetoid’s small split; GCN has 64 units.",
+        "“Could” is read as: in most cases. The networks have two layers and are set as in torch-geometric’s examples, "
+        "which are for Planetoid’s small split; GCN has 64 units.",
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
         setting=f"{_OGB} Flickr and Reddit cannot be reached. {OPTIMUM}",
         remaining=LIVE,
+        possible=True,
     ),
     Claim(
         "GraphEraser hurts ordinary GNNs",

@@ -121,32 +121,6 @@ def for_each(methods: Mapping[str, str], made: Callable[[str], Judge]) -> Judge:
     return all_of(*(grouped(name, made(method)) for name, method in methods.items()))
 
 
-def on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
-    """Judge for each pair whether the first has the larger mean accuracy on more than half of the graphs with both.
-
-    For statements that something can or could be better.
-    """
-
-    def judge(results: Results) -> list[Case]:
-        there = []
-        datasets = results.datasets(experiment)
-        for case in dict.fromkeys(each for dataset in datasets for each in results.cases(experiment, dataset)):
-            for pair in pairs:
-                found = {dataset: _of_pair(results, (experiment, dataset, case, figure), pair) for dataset in datasets}
-                graphs = {dataset: (_means(seeds), len(seeds)) for dataset, seeds in found.items() if seeds}
-                if graphs:
-                    leads = {dataset: first - second for dataset, ((first, second), _) in graphs.items()}
-                    ahead = sum(lead > 0 for lead in leads.values())
-                    worst = min(leads, key=lambda dataset: leads[dataset])
-                    means, seeds = graphs[worst]
-                    words = f"“{pair[0]}” is ahead of “{pair[1]}” on {ahead} of {len(graphs)} graphs{_where(case)}. "
-                    words += f"Its worst graph is {called(worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
-                    there.append(Case(ahead / len(graphs) - 0.5, words, f"against {pair[1]}"))
-        return there
-
-    return judge
-
-
 def _of_pair(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> list[tuple[float, ...]]:
     """Return the figures of (experiment, dataset, case, figure) of two methods, a tuple for each seed.
 

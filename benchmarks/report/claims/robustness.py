@@ -223,34 +223,23 @@ _MACHINES = "Lambda is 1e-4; the smoothed hinge is trained to its optimum, the p
 
 CLAIMS = (
     Claim(
-        "Projector’s accuracy changes less than that of GNNs",
+        "Projector’s accuracy is steadier and higher than that of GNNs",
         "Figure 4",
-        "From 1 to 20 % deleted, test accuracy changes around 0.5 %, that of GNNs 0.8 to 1 %.",
-        steadier(largest_change),
-        "The largest change of mean accuracy at any share, over the seeds that both have; it has no interval. The "
-        "networks are retrained.",
+        "From 1 to 20 % deleted, the change of test accuracy is smaller (around 0.5 % on ogbn-arxiv, GNNs 0.8 to 1 %), "
+        "more stable (it fluctuates less), and with accuracy even better than re-training ordinary GNNs.",
+        all_of(
+            grouped("changes less", steadier(largest_change)),
+            grouped("fluctuates less", steadier(largest_step)),
+            grouped(
+                "more accurate",
+                accuracies("robustness", "accuracy_after", tuple((LETHE, network) for network in NETWORKS), better),
+            ),
+        ),
+        "One sentence of the paper, so one verdict. The networks are retrained; the linear model has all hops, as in "
+        "the paper. The change is the largest change of mean accuracy at any share, over the seeds that both have; the "
+        "fluctuation is the largest step from one share to the next. Neither has an interval. A network can also be "
+        "better than every linear model (test_robustness.py::test_a_network_can_be_better_than_every_linear_model).",
         "test_smallest_examples.py::test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is",
-        setting=_HERE,
-        remaining=LIVE,
-    ),
-    Claim(
-        "Projector’s accuracy fluctuates less",
-        "Figure 4",
-        "The test accuracy fluctuates less when the fraction of unlearning nodes increases.",
-        steadier(largest_step),
-        "The largest step of mean accuracy from one share to the next, over the seeds that both have; it has no "
-        "interval.",
-        "test_smallest_examples.py::test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is",
-        setting=_HERE,
-        remaining=LIVE,
-    ),
-    Claim(
-        "Projector is better than retrained GNNs",
-        "Figure 4",
-        "… and with accuracy even better than re-training ordinary GNNs.",
-        accuracies("robustness", "accuracy_after", tuple((LETHE, network) for network in NETWORKS), better),
-        "The linear model has all hops, as in the paper.",
-        "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
         setting=_HERE,
         remaining=LIVE,
     ),
@@ -338,6 +327,7 @@ CLAIMS = (
         "Measured: the share of the channel’s weight that is left. The projection removes it by construction.",
         setting=_MACHINES,
         remaining=LIVE,
+        possible=True,
     ),
     Claim(
         "Fine-tuning alone leaves an SVM’s channel",

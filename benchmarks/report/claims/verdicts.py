@@ -3,7 +3,8 @@
 A claim is judged in every measured case (a dataset, a share, a method it names) by a margin that is positive if it
 holds. A case is undecided if the margin is zero, or within the 95 % interval of its mean over the seeds.
 
-* reproduced: it holds in most cases and none contradicts it, or a test shows it for every graph.
+* reproduced: it holds in most cases and none contradicts it, or a test shows it for every graph. A claim that
+  something can or could be so only needs most cases.
 * holds in part: it holds in some cases, and others contradict it or most are undecided.
 * not reproduced in our setting: it holds in no case, and the paper's setting is another, or some cases are undecided.
 * refuted: a counterexample contradicts what is printed, or every case does in the paper's own setting.
@@ -101,6 +102,8 @@ class Claim:
     setting: str = ""
     #: What “remaining” means in the measurement, if the claim depends on it.
     remaining: str = ""
+    #: The paper says that it “can” or “could” be so, which a case without it does not contradict.
+    possible: bool = False
     source: Source = Source.PAPER
 
 
@@ -137,13 +140,13 @@ def found(claim: Claim, results: Results) -> Finding:
         return Finding(claim, Verdict.REPRODUCED, "It is algebra, which a test checks.", "A test shows it.")
     if not cases:
         return Finding(claim, Verdict.UNMEASURED, "Nothing was measured yet.")
-    return Finding(claim, _verdict(cases, differs=bool(claim.setting)), words, brief)
+    return Finding(claim, _verdict(cases, differs=bool(claim.setting), possible=claim.possible), words, brief)
 
 
-def _verdict(cases: Sequence[Case], *, differs: bool) -> Verdict:
+def _verdict(cases: Sequence[Case], *, differs: bool, possible: bool) -> Verdict:
     counts = Counter(case.outcome for case in cases)
     if counts[Outcome.HOLDS]:
-        most = 2 * counts[Outcome.HOLDS] > len(cases) and not counts[Outcome.FAILS]
+        most = 2 * counts[Outcome.HOLDS] > len(cases) and (possible or not counts[Outcome.FAILS])
         return Verdict.REPRODUCED if most else Verdict.IN_PART
     if differs or counts[Outcome.UNDECIDED]:
         return Verdict.NOT_REPRODUCED
