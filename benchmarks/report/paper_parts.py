@@ -52,7 +52,7 @@ PARTS = (
     ("Appendix on dependency", "why neighbours have to be updated", ""),
     (
         "Appendix on differential privacy",
-        "a definition, and why no noise is needed",
+        "a definition, why no noise is needed, and why no such bound exists",
         "",
     ),
     ("Appendix on closeness", "why closeness to retraining is not enough", ""),

@@ -151,6 +151,18 @@ CLAIMS = (
         shown="benchmarks/baselines/test_printed.py::test_weights_close_to_retraining_can_hold_the_channel",
     ),
     Claim(
+        "No bound like that of differential privacy can be shown for Projector",
+        "Appendix on differential privacy, question 2",
+        "Since the method is exact unlearning it needs no random noise, and therefore this kind of inequality cannot "
+        "be shown for it.",
+        lambda results: [],
+        "If training draws nothing at random, the projected and the retrained weights are two points. Where they "
+        "differ, no delta below 1 is enough, whatever epsilon is. Exactness is not the reason: retraining is exact and "
+        "meets the definition with epsilon = delta = 0. The projection does not, since it ends elsewhere.",
+        shown="benchmarks/test_robustness.py::test_without_noise_the_projection_has_no_privacy_bound_and_retraining_has",
+        remaining="All nodes of the example are training nodes, so both readings agree.",
+    ),
+    Claim(
         "The output is retraining under some importance sampling",
         "Section 3.2, and Table 4, observation 3",
         "The output of Projector could be interpreted as re-training on the remaining graph under some unknown "

@@ -218,6 +218,7 @@ def test_each_claim_that_is_refuted_names_its_smallest_example_and_each_shown_on
     here = Path(__file__).parent
     named = {here / each.example for each in CLAIMS if each.example}
     named |= {here.parent / each.shown for each in CLAIMS if each.shown}
+    named |= {here / each for claim in CLAIMS for each in re.findall(r"test_\w+\.py::test_\w+", claim.because)}
     for place in named:
         file, _, test = str(place).partition("::")
         tree = ast.parse(Path(file).read_text())

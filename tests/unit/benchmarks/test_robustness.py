@@ -56,6 +56,24 @@ def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
     assert np.abs(anew - before).max() > 0.05
 
 
+def test_without_noise_the_projection_has_no_privacy_bound_and_retraining_has() -> None:
+    """P[A(D) in S] <= exp(epsilon) P[A(D') in S] + delta, where both are points: S is the first of them."""
+    graph = replace(without_split(small_graph(nodes=8, features=2)), train_mask=np.ones(8, dtype=np.bool_))
+    gone = np.arange(3)
+    ends = {
+        method: [build(method, OVR, 0, OVR.regularization).fit(graph).unlearn(gone).weights for _ in range(2)]
+        for method in ("retraining", "lethe, projection", "projector, option 1 as printed")
+    }
+    for first, again in ends.values():  # nothing is random
+        np.testing.assert_array_equal(first, again)
+    anew = ends.pop("retraining")[0]
+    assert anew is not None
+    for projected, _ in ends.values():
+        # P[A(D) in S] is 1 and P[A(D') in S] is 0, so delta is at least 1. For retraining both are 1.
+        assert projected is not None
+        assert np.linalg.norm(projected - anew) > 0.01 * np.linalg.norm(anew)
+
+
 @pytest.mark.parametrize("diffusion", ["", ", with diffusion"])
 def test_the_projection_can_be_worse_than_retraining(diffusion: str) -> None:
     """The smallest example: three identical nodes, two of which were taught the other class and are deleted."""
@@ -135,6 +153,32 @@ def test_a_machines_slopes_span_and_steps_are_those_of_its_formulas(loss: LossKi
         rate = 1 / (0.1 + steepest) if loss is LossKind.HINGE else 1 / (0.1 * t)
         W = W - rate * (H.T @ slopes(W) / m + 0.1 * W)
     np.testing.assert_allclose(ours, W, rtol=1e-10)
+
+
+@pytest.mark.parametrize("loss", [LossKind.HINGE, LossKind.PLAIN_HINGE])
+def test_dual_coordinate_ascent_stays_in_the_rows_span_and_ends_at_the_primal_optimum(loss: LossKind) -> None:
+    """The dual half of Proposition 4, without the printed constraint; eight rows span a part of twenty features."""
+    random = np.random.default_rng(6)
+    H, labels, spec = random.normal(size=(8, 20)), np.arange(8) % 3, hinge(loss)
+    machine, scale = Machine(H, torch.from_numpy(labels), spec), spec.regularization * len(H)
+    y, smooth = 2.0 * (labels[:, None] == np.arange(3)) - 1, float(loss is LossKind.HINGE)
+    alpha, W = np.zeros_like(y), np.zeros((20, 3))
+    for _ in range(300):
+        for i, row in enumerate(H):
+            rise = (1 - y[i] * (row @ W) - smooth * alpha[i]) / (row @ row / scale + smooth)
+            moved = np.clip(alpha[i] + rise, 0, 1) - alpha[i]
+            alpha[i] += moved
+            W += np.outer(row, moved * y[i]) / scale
+            assert machine.outside(W) < 1e-12
+    np.testing.assert_allclose(W, H.T @ (alpha * y) / scale, atol=1e-12)
+    margins = y * (H @ W)
+    if smooth:  # its coefficients follow from the margins
+        np.testing.assert_allclose(alpha, -y * machine.slopes(W), atol=1e-10)
+    # Only at the primal's optimum does its value equal the dual's.
+    short = np.maximum(1 - margins, 0)
+    losses = np.where(short < 1, short**2 / 2, short - 0.5) if smooth else short
+    primal = scale / 2 * (W**2).sum() + losses.sum()
+    assert primal == pytest.approx((alpha - smooth * alpha**2 / 2).sum() - scale / 2 * (W**2).sum(), abs=1e-9)
 
 
 def test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero() -> None:
