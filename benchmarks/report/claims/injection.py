@@ -198,7 +198,7 @@ CLAIMS = (
             grouped("Influence+ and Fisher+, each at its own lambda", at_chosen_lambda),
             *(
                 grouped(
-                    f"Influence+ and Fisher+, stopped early, lambda {each}",
+                    f"stopped early, lambda {each}: Influence+ and Fisher+",
                     accuracies(
                         EARLY,
                         "accuracy_after",

@@ -347,7 +347,7 @@ TRAINED_AS_THE_PAPER = [
         False,
     ),
     (
-        "Influence+ and Fisher+ cost accuracy, since they need a stronger regularization",
+        "GraphEraser, Influence+ and Fisher+ cost accuracy",
         stopped_early(early.at(early.FISHER, "1e-2"), 0.1, after=0.85),
         True,
     ),
