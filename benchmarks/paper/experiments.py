@@ -119,8 +119,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         SMALL[:4],
         quick=(at(RETRAINING, PAPERS), LIVE, at(FISHER, PAPERS), at(INFLUENCE, PAPERS)),
     ),
-    "batches": Experiment(batches, _COMPARED),
-    "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn")),
+    "batches": Experiment(batches, _COMPARED, alone=True),
+    "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn"), alone=True),
     "accuracy": Experiment(
         accuracies,
         (*VARIANTS, *LABEL_INPUTS, SHADOW, *NETWORKS, WALKS),

@@ -1,4 +1,7 @@
-"""Measures units one by one, in a process that is killed if a unit takes too long."""
+"""Measures units one by one, in a process that is killed if a unit takes too long.
+
+Consecutive units share the process and what it has cached, unless their experiment measures memory.
+"""
 
 import multiprocessing
 import signal
@@ -50,6 +53,8 @@ class Runner:
 
     def run(self, unit: Unit) -> str:
         """Measure a unit and return how it ended. Raises UnitError, and writes nothing, if its code raised."""
+        if EXPERIMENTS[unit.experiment].alone:
+            self.stop()
         pipe = self._started()
         about = surroundings(_threads(unit))
         cases: dict[str, Figures] = {}

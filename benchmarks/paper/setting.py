@@ -46,6 +46,8 @@ class Experiment:
     datasets: tuple[str, ...] = (*SMALL, ARXIV)
     #: The methods that `--quick` runs; all if empty.
     quick: tuple[str, ...] = ()
+    #: Whether each unit has a process of its own, since it measures memory.
+    alone: bool = False
 
 
 def spec_of(dataset: str, method: str = "") -> ModelSpec:

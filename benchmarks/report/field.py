@@ -37,11 +37,11 @@ def sections(results: Results) -> list[Section]:
             "nodes are deleted. All models are trained with the softmax, the linear one to its optimum at lambda 1e-4, "
             "the GCN for 200 epochs. Agreement is the share of test nodes that get the class that retraining gives "
             "them. Distances are those of retraining’s logits on the test nodes, and of its parameters relative to "
-            "their norm. The rows “nothing forgotten” are the model before the deletion: a method that does nothing "
-            "has their figures. For wrong labels, each node to be deleted is trained with another class, and the "
-            "figure is the share of them that the model gives that class on the graph before. Memory is the peak of "
-            "the first deletion beyond what the process held before. U-LiRA separates models that unlearned a node "
-            "from models that never had it, by the parameters alone. GIF and IDEA take 100 steps of their "
+            "their norm. The rows “nothing forgotten” are the model before the deletion; a method with the same "
+            "figures has forgotten nothing. For wrong labels, each node to be deleted is trained with another class. "
+            "The figure is the share of them that the model gives that class on the graph before. Memory is what "
+            "the first deletion takes at its peak, in a process of its own. U-LiRA separates models that unlearned a "
+            "node from models that never had it, by the parameters alone. GIF and IDEA take 100 steps of their "
             "series, MEGU 30 and GNNDelete 3,000 steps of descent, as in their authors’ code. " + _certified(results),
             [("", table(results))],
         )
@@ -61,7 +61,7 @@ def table(results: Results) -> Table:
 
 def _row(results: Results, dataset: str, method: str, name: str, when: str) -> list[str]:
     key = (_EXPERIMENT, dataset, method, DELETED)
-    costs = [spread(results.values(*key, each)) if when == "after" else "–" for each in ("seconds", "megabytes")]
+    costs = [spread(results.values(*key, each)) if when == "after" else "–" for each in ("seconds", "peak_mib")]
     attacked = results.mean("lira", dataset, method, f"softmax, {NEVER_THERE_QUESTION}", "auc")
     area = "not measured" if attacked is None else f"{100 * attacked:.1f}"
     return [

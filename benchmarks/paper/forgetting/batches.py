@@ -1,7 +1,8 @@
 """One node and a batch of 64 deleted, by exact and approximate methods: what the headline of the report compares.
 
-The figures are the distance of the weights to retraining, as in `closeness`, test accuracies and seconds. Times are
-medians of three runs, since one node takes milliseconds; runs of more than ten seconds are not repeated.
+The figures are the distance of the weights to retraining, as in `closeness`, test accuracies, seconds and memory.
+Memory is the peak of a first run, which does not count in the times. These are medians of three more, since one node
+takes milliseconds; runs of more than ten seconds are not repeated.
 """
 
 from functools import lru_cache, partial
@@ -11,6 +12,7 @@ import numpy as np
 from benchmarks.baselines.catalogue import build
 from benchmarks.baselines.protocol import Nodes, Trained, accuracy
 from benchmarks.paper.forgetting.closeness import relative, retraining_of, trained_on
+from benchmarks.paper.memory import peak
 from benchmarks.paper.setting import forgotten, lethe_seconds, spec_of, timed
 from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
@@ -28,7 +30,9 @@ def batches(graph: Graph, unit: Unit) -> Cases:
     before = trained_on(graph, optimum, spec, unit.seed)
     for size in SIZES:
         nodes = _drawn(graph, size, unit.seed)
-        left, seconds = timed(partial(forgotten, fitted, nodes))
+        run = partial(forgotten, fitted, nodes)
+        _, mebibytes = peak(run)
+        left, seconds = timed(run)
         retrained = _retrained_without(graph, optimum, spec, size, unit.seed)
         yield (
             str(size),
@@ -39,6 +43,7 @@ def batches(graph: Graph, unit: Unit) -> Cases:
                 "accuracy_after": accuracy(left.predict(), graph, graph.test_mask),
                 "accuracy_retrained": accuracy(retrained.predict(), graph, graph.test_mask),
                 "seconds": seconds,
+                "peak_mib": mebibytes,
                 "times_lethe": seconds / lethe_seconds(graph, spec, nodes),
             },
         )

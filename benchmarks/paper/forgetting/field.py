@@ -11,17 +11,14 @@ Each distance stands beside that of the model that forgot nothing, so that a met
 
 What differs from it: here 5 % of the training nodes are deleted. Every model answers on the remaining graph, where the
 protocol's code takes the whole graph for most methods and for retraining, and the remaining one for GIF and IDEA. The
-split is each dataset's own, with validation nodes. Memory is what the process uses at its peak beyond what it used
-before, of the first deletion. The attack is U-LiRA (`paper.inference.lira`); the protocol's edge inversion is left out.
+split is each dataset's own, with validation nodes. Memory is what the first deletion takes at its peak, in a process of
+its own. The attack is U-LiRA (`paper.inference.lira`); the protocol's edge inversion is left out.
 
 The loss is the softmax, so that the linear model and the network are trained on the same one.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +30,7 @@ from benchmarks.baselines.linear import logits, remaining, within_hops
 from benchmarks.baselines.nonlinear import TrainedNetwork
 from benchmarks.baselines.protocol import Array, Nodes, Trained, accuracy
 from benchmarks.paper.forgetting.closeness import retraining_of
+from benchmarks.paper.memory import peak
 from benchmarks.paper.setting import drawn, forgotten, spec_of
 from benchmarks.paper.units import Cases, Figures, Unit
 from projector import ModelSpec
@@ -45,7 +43,6 @@ DELETED, MISLABELLED = "deleted", "mislabelled"
 #: The guarantee that IDEA's noise is compared with, and the constants that its authors' code assumes.
 _EPSILON, _DELTA = 1.0, 1e-4
 _LIPSCHITZ, _CONVEXITY, _LOSS = 0.25, 1.0, 0.5
-_T = TypeVar("_T")
 
 
 def field(graph: Graph, unit: Unit) -> Cases:
@@ -75,12 +72,12 @@ def _retrained(graph: Graph, method: str, spec: ModelSpec, seed: int) -> Trained
 def _measured(graph: Graph, unit: Unit, spec: ModelSpec, nodes: Nodes) -> Figures:
     """Return the figures of one deletion; `given` is the share of deleted nodes that get their label of training."""
     fitted = build(unit.method, spec, unit.seed, spec.regularization).fit(graph)
-    (left, seconds), megabytes = peak(lambda: forgotten(fitted, nodes))
+    (left, seconds), mebibytes = peak(lambda: forgotten(fitted, nodes))
     again = _retrained(graph, retraining_of(unit.method), spec, unit.seed)
     after, test = remaining(graph, nodes), np.flatnonzero(graph.test_mask)
     models = {"before": fitted, "after": left, "retrained": again}
     answers = {"before": fitted.predict_on(after), "after": left.predict(), "retrained": again.predict()}
-    found: Figures = {"nodes": nodes.size, "seconds": seconds, "megabytes": megabytes}
+    found: Figures = {"nodes": nodes.size, "seconds": seconds, "peak_mib": mebibytes}
     goal = answers["retrained"]
     for when, model in models.items():
         here = answers[when]
@@ -96,20 +93,6 @@ def _measured(graph: Graph, unit: Unit, spec: ModelSpec, nodes: Nodes) -> Figure
     if isinstance(fitted, Model) and isinstance(fitted.method, InfluenceFunction) and fitted.method.noise:
         found["noise"], found["certified_noise"] = fitted.method.noise, _certified(fitted, after, nodes)
     return found
-
-
-def peak(run: Callable[[], _T]) -> tuple[_T, float]:
-    """Return what `run` returns, and the mebibytes of memory by which its process grew at most meanwhile (Linux)."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-    before = _status("VmRSS")
-    found = run()
-    return found, max(0.0, _status("VmHWM") - before) / 1024
-
-
-def _status(name: str) -> float:
-    """Return a size of this process in kibibytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _certified(fitted: Model, after: Graph, nodes: Nodes) -> float:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.linear import remaining
-from benchmarks.paper.forgetting.field import DELETED, MISLABELLED, field, mislabelled, peak
+from benchmarks.paper.forgetting.field import DELETED, MISLABELLED, field, mislabelled
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
+from benchmarks.paper.memory import peak
 from benchmarks.paper.setting import drawn
 from benchmarks.paper.units import Unit, graph_of
 from benchmarks.report.field import table
@@ -52,3 +53,13 @@ def test_peak_memory_is_what_was_used_at_once() -> None:
     found, megabytes = peak(lambda: float(np.ones(8 << 20).sum()))
     assert found == 8 << 20
     assert 60 < megabytes < 200
+
+
+def test_memory_that_the_process_freed_before_counts_when_it_is_taken_again() -> None:
+    def small() -> int:
+        return len([np.ones(2_000) for _ in range(4_000)])  # too small to be returned when they are freed
+
+    small()
+    found, megabytes = peak(small)
+    assert found == 4_000
+    assert 50 < megabytes < 200

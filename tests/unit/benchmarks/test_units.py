@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
-from benchmarks.paper.experiments import plan
+from benchmarks.paper.experiments import EXPERIMENTS, plan
 from benchmarks.paper.runner import Runner, UnitError, reproduce
 from benchmarks.paper.setting import ARXIV, CERTIFIED, CORA_ALONE, SMALL, is_network
 from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of, read
@@ -68,6 +68,18 @@ def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_i
     assert found["graph"]["nodes"] == 60
     assert told[2] == "3 units, 1 of them there."
     assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize(("experiment", "shared"), [("batches", False), ("dependency", True)])
+def test_units_share_a_process_unless_they_measure_memory(tmp_path: Path, experiment: str, *, shared: bool) -> None:
+    runner, method = Runner(tmp_path), EXPERIMENTS[experiment].methods[0]
+    processes = set()
+    for seed in range(2):
+        assert runner.run(Unit(experiment, TINY, method, seed)) == MEASURED
+        processes |= {each.pid for each in multiprocessing.active_children()}
+    runner.stop()
+    assert len(processes) == (1 if shared else 2)
 
 
 @pytest.mark.needs("git")
