@@ -53,12 +53,12 @@ def sections() -> list[Section]:
             TITLE,
             "In the authors’ plot for Pubmed (plot_weight_diff.ipynb), Influence+ is at 1.95, Fisher+ at 2.15, and "
             "Projector almost at 0. Their code compares two losses: the baselines’ weights with a retraining by "
-            "another loss, Projector’s with one by its own. A baseline that deletes nothing and takes no step is 1.96 away "
-            "on Pubmed. The files are in the folder cora_pubmed of CongWeilin/Projector. Commit 242b8ad removed those of "
-            "the baselines, and bdfc136 before it has them. The second table is a run of our own (python -m "
-            "benchmarks.paper.forgetting.two_losses), with their rate, lambdas and split, and one seed. Distances are "
-            "relative to the weights before. Our measurements take one loss, and the same rows, for each method and "
-            "its retraining.",
+            "another loss, Projector’s with one by its own. A baseline that deletes nothing and takes no step is "
+            "1.96 away on Pubmed. The files are in the folder cora_pubmed of CongWeilin/Projector. Commit 242b8ad "
+            "removed those of the baselines, and bdfc136 before it has them. The second table is a run of our own "
+            "(python -m benchmarks.paper.forgetting.two_losses), with their rate, lambdas and split, and one seed. "
+            "Distances are relative to the weights before. Our measurements take one loss, and the same rows, for "
+            "each method and its retraining.",
             [
                 ("What their code does", Table(("what", "file and function", "what it does"), _PLACES, prose=True)),
                 (

@@ -20,6 +20,11 @@ NAMES = {
     "coauthor_cs": "Coauthor CS",
     "ogbn_arxiv_llm": "arXiv graph, a language model's features",
 }
+#: How tables name methods whose names in the records say too little.
+_METHOD_NAMES = {
+    "gcn, graphsaint": "gcn, two layers, graphsaint's node sampler",
+    "graph eraser, gcn graphsaint, metis, mean": "graph eraser, gcn, graphsaint's node sampler, metis, mean",
+}
 LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair", "retraining"
 
 
@@ -126,6 +131,11 @@ class Results:
 def called(dataset: str) -> str:
     """Return a dataset's name in `NAMES`, or its own."""
     return NAMES.get(dataset, dataset)
+
+
+def of_method(method: str) -> str:
+    """Return a method's name in `_METHOD_NAMES`, or its own."""
+    return _METHOD_NAMES.get(method, method)
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -13,7 +13,7 @@ from benchmarks.report.claims.robustness import (
     pooled,
 )
 from benchmarks.report.pictures.curves import robustness_curves
-from benchmarks.report.results import REPAIRED, Results, called, number, percent, spread
+from benchmarks.report.results import REPAIRED, Results, called, number, of_method, percent, spread
 from benchmarks.report.section import Section, Table
 
 #: (training, phase of the paper's Table 5, method, before or after).
@@ -90,7 +90,7 @@ def _robustness(results: Results, dataset: str) -> Table:
         before = results.values("robustness", dataset, method, shares[0], "accuracy_before")
         curve, *_ = curves(results, dataset, method, method)
         most = [f"{100 * measure(curve):.2f}" for measure in (largest_change, largest_step)]
-        rows.append([method, percent(before), *cells, *most, str(len(before))])
+        rows.append([of_method(method), percent(before), *cells, *most, str(len(before))])
     head = ("method", "before", *(f"{float(each):.0%}" for each in shares))
     head = (*head, "largest change, points", "largest step, points", "seeds")
     return Table(head, rows, pictures=robustness_curves(results, dataset))
@@ -110,7 +110,7 @@ def _degrees(results: Results) -> Table:
                     spread(results.values(*key, case, "seconds")),
                 )
             ]
-            rows.append([f"{called(dataset)}, {method}", percent(before), *after, str(len(before))])
+            rows.append([f"{called(dataset)}, {of_method(method)}", percent(before), *after, str(len(before))])
     head = ("", "before", "largest degree deleted", "time, s", "smallest degree deleted", "time, s", "seeds")
     return Table(head, rows)
 

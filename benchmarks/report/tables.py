@@ -19,6 +19,7 @@ from benchmarks.report.results import (
     Results,
     called,
     number,
+    of_method,
     percent,
     repair_to_retraining,
     spread,
@@ -142,7 +143,7 @@ def accuracy(results: Results) -> Table:
     datasets = results.datasets("accuracy")
     methods = dict.fromkeys(method for each in datasets for method in results.methods("accuracy", each))
     rows = [
-        [method, *(results.percent_or_why("accuracy", each, method, "all", "accuracy") for each in datasets)]
+        [of_method(method), *(results.percent_or_why("accuracy", each, method, "all", "accuracy") for each in datasets)]
         for method in methods
     ]
     return Table(("model", *map(called, datasets)), rows)
@@ -179,4 +180,4 @@ def ridge(results: Results) -> Table:
 
 def _with_lambda(method: str) -> str:
     """Return a method's name, with its lambda if it differs from the others'."""
-    return f"{method} (lambda 1e{log10(CERTIFIED_LAMBDA):.0f})" if method in CERTIFIED else method
+    return f"{method} (lambda 1e{log10(CERTIFIED_LAMBDA):.0f})" if method in CERTIFIED else of_method(method)

@@ -100,10 +100,15 @@ def distances(graph: Graph, weight: float, seed: int) -> dict[str, float]:
     return {name: float(np.linalg.norm(one - goal) / size) for name, (one, goal) in pairs.items()}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the distances on one dataset."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=LAMBDAS)
     dataset = parser.parse_args().dataset
-    loaded = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)
-    for name, distance in distances(loaded, LAMBDAS[dataset], seed=0).items():
+    graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)
+    for name, distance in distances(graph, LAMBDAS[dataset], seed=0).items():
         print(f"{name}: {distance:.3g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -76,7 +76,8 @@ CLAIMS = (
             ),
         ),
         "“Could” is read as: in most cases. The networks have two layers and are set as in torch-geometric’s examples, "
-        "which are for Planetoid’s small split; GCN has 64 units.",
+        "which are for Planetoid’s small split; GCN has 64 units. GraphSAINT is a two-layer GCN with its node sampler, "
+        "not the three-layer GraphSAGE with random walks of the paper’s code.",
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
         setting=f"{_OGB} Flickr and Reddit cannot be reached. {OPTIMUM}",
         remaining=LIVE,

@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 
 from benchmarks.paper.forgetting import early
 from benchmarks.report.claims.verdicts import Case, Judge
-from benchmarks.report.results import LETHE, Results, apart, by, called, shared
+from benchmarks.report.results import LETHE, Results, apart, by, called, of_method, shared
 
 #: A channel counts as gone below this share of its earlier weight; rounding leaves about 1e-15.
 GONE = 1e-6
@@ -141,7 +141,7 @@ def _means(seeds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 def _beside(pair: tuple[str, str], means: Sequence[float], times: float, unit: str) -> str:
     figures = apart([times * mean for mean in means], unit)
-    return f"{', '.join(f'{method} {figure}' for method, figure in zip(pair, figures, strict=True))}."
+    return f"{', '.join(f'{of_method(method)} {figure}' for method, figure in zip(pair, figures, strict=True))}."
 
 
 def better(first: float, second: float) -> float:

@@ -26,7 +26,7 @@ from benchmarks.report.claims.judging import (
     smaller,
 )
 from benchmarks.report.claims.verdicts import Case, Claim, Judge
-from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number, paired, shared
+from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number, of_method, paired, shared
 
 #: Lies between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
 _DENSE_GRAPH = 30
@@ -78,7 +78,7 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
                 if seeds:
                     ours, theirs = map(measure, made)
                     words = f"{called(dataset)}, {by(seeds)}, up to {float(made[0][-1][0]):.0%} deleted: "
-                    words += f"{100 * ours:.2f} points with {LETHE}, {100 * theirs:.2f} with {network}"
+                    words += f"{100 * ours:.2f} points with {LETHE}, {100 * theirs:.2f} with {of_method(network)}"
                     words += f"{' (a tie)' * isclose(ours, theirs)}."
                     cases.append(Case(theirs - ours, words, called(dataset)))
         return cases
@@ -98,7 +98,7 @@ def dense_nodes(results: Results) -> list[Case]:
                 before, after = map(fmean, zip(*seeds, strict=True))
                 degree = 2 * size["edges"] / size["nodes"]
                 figures = " to ".join(apart((100 * before, 100 * after)))
-                where = f"{called(dataset)}, of average degree {number(degree)}, {method}"
+                where = f"{called(dataset)}, of average degree {number(degree)}, {of_method(method)}"
                 words = f"{where}, {by(len(seeds))}: from {figures} %."
                 gains = better if degree > _DENSE_GRAPH else _falls
                 cases.append(over_seeds(lambda old, new, gains=gains: gains(new, old), seeds, words, called(dataset)))

@@ -133,7 +133,7 @@ def found(claim: Claim, results: Results) -> Finding:
     cases = claim.judge(results)
     counted = _counted(cases)
     brief = " ".join([counted, *(case.words for case in cases)]) if len(cases) <= _FEW else counted
-    words = f"{counted} {_extremes(cases)}".strip()
+    words = " ".join(filter(None, (counted, _by_group(cases), _extremes(cases))))
     if claim.general:
         return Finding(claim, Verdict.REFUTED, f"{words} The smallest example contradicts it.".strip(), brief)
     if not cases and claim.shown:
@@ -154,7 +154,7 @@ def _verdict(cases: Sequence[Case], *, differs: bool, possible: bool) -> Verdict
 
 
 def _counted(cases: Sequence[Case]) -> str:
-    """Count the cases in which the claim holds, by group if it holds in some."""
+    """Count the cases in which the claim holds."""
     if not cases:
         return ""
     counts = Counter(case.outcome for case in cases)
@@ -165,24 +165,30 @@ def _counted(cases: Sequence[Case]) -> str:
         return f"It fails in {_all(len(cases))}."
     words = f"It holds in {holds} of {len(cases)} cases"
     rest = [f"{counts[each]} {words[counts[each] > 1]}" for each, words in _REST.items() if counts[each]]
-    words += f"; {' and '.join(rest)}." if rest else "."
-    groups = dict.fromkeys(case.group for case in cases)
-    if holds and len(groups) > 1:
-        outcomes = {each: [case.outcome for case in cases if case.group == each] for each in groups}
-        shares = [f"{each} {found.count(Outcome.HOLDS)} of {len(found)}" for each, found in outcomes.items()]
-        words += f" By group: {'; '.join(shares)}."
-    return words
+    return words + (f"; {' and '.join(rest)}." if rest else ".")
+
+
+def _by_group(cases: Sequence[Case]) -> str:
+    """Count the cases of each group, if the claim holds in some of them and not in all."""
+    outcomes: dict[str, list[Outcome]] = {}
+    for case in cases:
+        outcomes.setdefault(case.group, []).append(case.outcome)
+    holds = sum(found.count(Outcome.HOLDS) for found in outcomes.values())
+    if len(outcomes) < 2 or holds in (0, len(cases)):
+        return ""
+    shares = [f"{group}: {found.count(Outcome.HOLDS)} of {len(found)}" for group, found in outcomes.items()]
+    return f"By group: {'; '.join(shares)}."
 
 
 def _extremes(cases: Sequence[Case]) -> str:
-    """Describe the case that is farthest from holding, and the clearest one if the claim holds in some."""
+    """Describe the strongest case against the claim, or else the weakest for it, and the strongest for it."""
     if not cases:
         return ""
     worst, best = (choose(cases, key=lambda case: case.margin) for choose in (min, max))
     if worst.outcome is Outcome.HOLDS:
-        return f"Closest to failing: {worst.words}"
-    words = f"Farthest from it: {worst.words}"
-    return f"{words} Clearest: {best.words}" if best.outcome is Outcome.HOLDS else words
+        return f"Weakest case: {worst.words}"
+    words = f"{'Strongest case against it' if worst.outcome is Outcome.FAILS else 'Weakest case'}: {worst.words}"
+    return f"{words} Strongest case for it: {best.words}" if best.outcome is Outcome.HOLDS else words
 
 
 def _all(count: int) -> str:

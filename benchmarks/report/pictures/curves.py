@@ -8,7 +8,7 @@ from benchmarks.baselines.nonlinear import Kind
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
 from benchmarks.report.pictures.axes import Scale
 from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
-from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, of_method
 from benchmarks.report.section import Picture
 
 #: Lines of Figure 3 and their style: one colour for each idea, as in distance against time.
@@ -74,7 +74,9 @@ def robustness_curves(results: Results, dataset: str) -> Sequence[Picture]:
         key = ("robustness", dataset, method)
         none = (0.0, results.mean(*key, shares[0], "accuracy_before"))
         found = [none, *((100 * float(share), results.mean(*key, share, "accuracy_after")) for share in shares)]
-        lines.append(Line(method, [(share, 100 * there) for share, there in found if there is not None], look))
+        lines.append(
+            Line(of_method(method), [(share, 100 * there) for share, there in found if there is not None], look)
+        )
     title = f"{called(dataset)}: test accuracy by the share deleted"
     return _picture(lines, title, "training nodes deleted, %", "test accuracy, %", x=Scale.EVEN, y=Scale.EVEN)
 
