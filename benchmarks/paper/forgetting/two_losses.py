@@ -32,12 +32,14 @@ Slopes = Callable[[Array, Array], Array]
 def against_rest(logits: Array, hot: Array) -> Array:
     """Return the slopes of one class against the rest, summed over classes."""
     signs = 2 * hot - 1
-    return -signs * expit(-signs * logits)
+    slopes: Array = -signs * expit(-signs * logits)
+    return slopes
 
 
 def cross_entropy(logits: Array, hot: Array) -> Array:
     """Return the slopes of the softmax's cross-entropy."""
-    return softmax(logits, axis=1) - hot
+    slopes: Array = softmax(logits, axis=1) - hot
+    return slopes
 
 
 def descended(
