@@ -45,7 +45,7 @@ class ThreeLayers(Layers):
 def walked(graph: Graph, roots: int, random: np.random.Generator) -> Nodes:
     """Return the nodes on walks from `roots` random nodes, ascending. A walk ends at a node without neighbours.
 
-    Nodes without edges and label, such as deleted ones, are no roots.
+    No walk begins at a node without edges and label, such as a deleted one.
     """
     A = graph.adjacency
     degrees = np.diff(A.indptr)
