@@ -27,8 +27,8 @@ _PLACES = (
     (
         "nodes that leave",
         "exp2_graph_newton.py; exp2_graph_projector.py",
-        "Retraining beside the baselines is without all training nodes within two hops of a deleted one; beside "
-        "Projector it is without the deleted alone.",
+        "Retraining beside the baselines is without all training nodes that a walk of two steps reaches from a deleted "
+        "one; beside Projector it is without the deleted alone.",
     ),
     (
         "remaining nodes",

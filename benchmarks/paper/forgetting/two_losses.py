@@ -3,7 +3,7 @@
 Their code (CongWeilin/Projector, cora_pubmed/exp2_graph_newton.py before commit 242b8ad) trains one class against the
 rest with lambda, and measures the distance to a retraining by cross-entropy without lambda. Training and retraining are
 on rows that are not propagated, and the Newton steps on propagated ones. Their affected nodes are the training nodes
-within two hops of a deleted one, and leave with it.
+that a walk of two steps reaches from a deleted one, and leave with it.
 
     python -m benchmarks.paper.forgetting.two_losses cora     the distances of reproduce.md, one deleted node
 """
