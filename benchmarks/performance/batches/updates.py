@@ -157,9 +157,9 @@ def distance_between(model: Model, bound: Certificate, again: Tensor, bound_agai
 
 
 def relative(bound: Certificate) -> float:
-    """Return the relative bound; raises ArithmeticError if there is none."""
+    """Return the relative bound. Raises ArithmeticError for weights of size 0, which may lack it."""
     if bound.relative is None:
-        raise ArithmeticError("There is no relative bound.")
+        raise ArithmeticError("The bound cannot be relative to weights of size 0.")
     return bound.relative
 
 
