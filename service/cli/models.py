@@ -172,16 +172,12 @@ async def _asked(
 ) -> "UUID":
     """Request the import; `said` are the operator's options about what was deleted and added."""
     from model_store.store import Store
-    from service.access.request_keys import RequestKeys
-    from service.db import migrate
-    from service.processes.key_folder import SLOTS, open_keyring
-    from service.unlearner.agreement import require_own
+    from service.processes.key_folder import open_keyring
+    from service.processes.prepare import migrate_own
     from service.unlearner.importer import request_import
 
     assert settings.database_url is not None
-    served = Store.open(settings.model_dir)
-    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
-    await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
+    await migrate_own(settings, Store.open(settings.model_dir))
     async with opened(settings.database_url) as engine:
         keyring = await open_keyring(engine, settings)
         with show_progress("Copying the model", work):

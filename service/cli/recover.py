@@ -119,7 +119,14 @@ async def _recover(
     from service.db.roles import UNLEARNER_ROLE
     from service.observability.metrics import UnlearningMetrics, new_registry
     from service.predictions.version_rows import PointerRepository
-    from service.processes.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.processes.key_folder import (
+        SLOTS,
+        accept_lost,
+        lost_requests,
+        open_keyring,
+        open_request_keys,
+        require_own_database,
+    )
     from service.unlearner.agreement import require_unpromised
     from service.unlearner.context import Context
     from service.unlearner.deleted_parts import TOMBSTONES
@@ -132,6 +139,8 @@ async def _recover(
     async def belongs(connection: "Connection") -> None:
         # Another Lethe's database must not change, nor may noise be dropped if it was promised. All other conditions
         # that `serve` refuses are what recovery is for.
+        if not take_over:
+            await require_own_database(connection, settings)
         await PointerRepository(connection).require_only(store.manifest.name)
         if settings.certify is None:
             await require_unpromised(connection, store)

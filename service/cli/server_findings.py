@@ -122,15 +122,14 @@ def _clock(apart: float) -> Finding:
 
 async def _keys(engine: Engine, settings: Settings) -> Finding:
     """Check that home and keys are those that the database relies on; creates none."""
-    async with transaction(engine) as connection:
-        registered = await VaultKeyRepository(connection).registered()
-        tombstones = await TombstoneRepository(connection).key_fingerprints()
-    name = "keys and database"
-    if not registered and not tombstones:
-        return Finding(name, None, "not used by the database yet")
-    folder = settings.home / "keys"
+    name, folder = "keys and database", settings.home / "keys"
     try:
-        await require_own_database(engine, settings)
+        async with transaction(engine) as connection:
+            await require_own_database(connection, settings)
+            registered = await VaultKeyRepository(connection).registered()
+            tombstones = await TombstoneRepository(connection).key_fingerprints()
+        if not registered and not tombstones:
+            return Finding(name, None, "not used by the database yet")
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
         keyring.check_identities(registered)

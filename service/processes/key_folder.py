@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.access.key_disposal import RequestKeyRepository
 from service.access.keyring import Keyring
@@ -88,17 +88,15 @@ class VaultKeyRepository(Repository):
         return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
 
 
-async def require_own_database(engine: AsyncEngine, settings: Settings) -> None:
-    """Raise `AnotherHome` if this migrated database belongs to another LETHE_HOME, and `Unavailable`.
+async def require_own_database(connection: AsyncConnection, settings: Settings) -> None:
+    """Raise `AnotherHome` if this migrated database belongs to another LETHE_HOME.
 
-    Call it before checking any key: in another home, the advice for a lost key would do harm.
+    Call it before changing the database and before checking any key: in another home, the advice for a lost key would
+    do harm.
     """
-    if owns_database(settings):
-        # The unlearner takes it over, also in a restored home.
-        return
-    home = await asyncio.to_thread(known_id, settings.home)
-    async with transaction(engine) as connection:
-        await require_home(connection, home)
+    if not owns_database(settings):
+        # The unlearner takes over a private one, also in a restored home.
+        await require_home(connection, await asyncio.to_thread(known_id, settings.home))
 
 
 async def open_keyring(engine: AsyncEngine, settings: Settings, *, take_over: bool = False) -> Keyring:
@@ -108,10 +106,10 @@ async def open_keyring(engine: AsyncEngine, settings: Settings, *, take_over: bo
     Raises `AnotherHome` first if the database belongs to another home, unless `take_over` is set. Also raises
     `ConfigurationError` and `Unavailable`.
     """
-    if not take_over:
-        await require_own_database(engine, settings)
     folder = settings.home / "keys"
     async with transaction(engine) as connection:
+        if not take_over:
+            await require_own_database(connection, settings)
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
@@ -182,9 +180,9 @@ async def accept_lost(
             f"The key {wrong[0]} cannot be replaced.",
             f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
         )
-    if not take_over:
-        await require_own_database(engine, settings)
     async with transaction(engine) as connection:
+        if not take_over:
+            await require_own_database(connection, settings)
         keys = VaultKeyRepository(connection)
         registered = await keys.registered()
         known = {*registered, *(f"tombstone-{n}" for n in await TombstoneRepository(connection).key_fingerprints())}

@@ -1,10 +1,10 @@
 """Prepare a database before any process serves: its schema and a first key. Uses the owner's rights."""
 
 import sys
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from model_store.replacement import finish_move
 from model_store.store import Store
@@ -15,9 +15,25 @@ from service.db.engine import create_engine
 from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
 from service.private_files import write_private
-from service.processes.key_folder import SLOTS, open_keyring, open_log_keys
+from service.processes.key_folder import SLOTS, open_keyring, open_log_keys, require_own_database
 from service.settings import Settings
 from service.unlearner.agreement import require_own
+
+
+async def migrate_own(settings: Settings, store: Store) -> None:
+    """Apply the migrations if the database belongs to this LETHE_HOME and this store.
+
+    Raises StateMismatch if it does not, `AnotherHome` first; the database is unchanged then. Raises the errors of
+    `migrate.upgrade`.
+    """
+    assert settings.database_url is not None
+    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+
+    async def belongs(connection: AsyncConnection) -> None:
+        await require_own_database(connection, settings)
+        await require_own(connection, store, request_keys)
+
+    await migrate.upgrade(settings.database_url, belongs)
 
 
 async def prepare(settings: Settings) -> str | None:
@@ -27,8 +43,7 @@ async def prepare(settings: Settings) -> str | None:
     """
     database_url, _ = settings.servers
     finish_move(settings.model_dir)
-    store, request_keys = Store.open(settings.model_dir), RequestKeys(settings.home / "keys" / SLOTS)
-    await migrate.upgrade(database_url, partial(require_own, store=store, request_keys=request_keys))
+    await migrate_own(settings, Store.open(settings.model_dir))
     engine = create_engine(database_url)
     try:
         keyring = await open_keyring(engine, settings)

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from service.db.lease import AnotherHome
@@ -22,11 +23,13 @@ def test_a_second_home_is_refused_as_such_while_a_request_is_queued_that_its_key
     shutil.copytree(site.settings.home / "keys", second / "keys")
     shutil.copytree(site.model, second / "model")
     site.queue("4")
+    # An upgrade of the database grants this right again; in another home it must not.
+    asyncio.run(_execute(site, "REVOKE SELECT ON requests FROM lethe_api"))
     refusal = "The database belongs to another LETHE_HOME"
     other = replace(site, settings=site.settings.model_copy(update={"home": second, "deadline_days": 1}))
     other.refused(refusal, AnotherHome)
-    kept = asyncio.run(query(str(site.settings.database_url), "SELECT deadline_days FROM service_settings"))
-    assert kept == [(site.settings.deadline_days,)]
+    kept = "SELECT deadline_days, has_table_privilege('lethe_api', 'requests', 'SELECT') FROM service_settings"
+    assert asyncio.run(query(site.settings.database_url, kept)) == [(site.settings.deadline_days, False)]
 
     async def unlearn() -> None:
         async with unlearning(other.settings, on_failure=lambda error: None):
@@ -49,8 +52,15 @@ def test_a_second_home_is_refused_as_such_while_a_request_is_queued_that_its_key
             assert (ran.status, refusal in said) == (1, True), said
             assert "./lethe recover --take-over" in said
             assert "--accept-lost" not in said
+    assert asyncio.run(query(site.settings.database_url, kept)) == [(site.settings.deadline_days, False)]
 
     # The home that the database belongs to can read the request, and completes it.
     site.delete(node_body("5"))
     site.world.nodes.add("4")
     site.assert_forgotten()
+
+
+async def _execute(site: Site, statement: str) -> None:
+    connection = await asyncpg.connect(site.settings.database_url)
+    await connection.execute(statement)
+    await connection.close()
