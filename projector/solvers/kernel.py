@@ -22,6 +22,8 @@ from projector.solvers.objective import Objective
 _TOLERANCE = 1e-10
 _MAX_STEPS = 200
 _WORD = 8
+#: Rows of K computed at a time, up to the diagonal.
+_BAND = 1_024
 
 
 def takes_kernel(rows: int, columns: int) -> bool:
@@ -37,8 +39,15 @@ def factorises(rows: int, columns: int) -> bool:
 def kernel_of(representation: Representation) -> Tensor:
     """Return H H^T, (n_train, n_train), from a few columns of H at a time; for one worker."""
     K = torch.zeros((representation.rows,) * 2, dtype=torch.float64, device=representation.device)
+    bands = range(0, representation.rows, _BAND)
     for _, columns in representation.column_chunks():
-        K.addmm_(columns, columns.T)
+        for first in bands:
+            stop = first + _BAND
+            K[first:stop, :stop].addmm_(columns[first:stop], columns[:stop].T)
+    for first in bands:
+        # Up to here, only the part below the diagonal is complete.
+        stop = first + _BAND
+        K[first:stop, stop:] = K[stop:, first:stop].T
     return K
 
 

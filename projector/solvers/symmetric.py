@@ -29,6 +29,11 @@ def rank_update(matrix: Tensor, rows: Tensor, factor: float | Tensor) -> Tensor:
     return out
 
 
+def squared(rows: Tensor) -> Tensor:
+    """Return rows^T rows, (d, d), for `rows` (m, d); computes little more than half of it."""
+    return rank_update(rows.new_zeros((rows.shape[1],) * 2), rows, 1.0)
+
+
 def by_columns(right: Tensor) -> Tensor:
     """Return `right` (d, c) stored by columns, which halves the time of a matrix product with few columns."""
     return right.T.contiguous().T
