@@ -17,6 +17,8 @@ from benchmarks.paper.forgetting.robustness import degrees, robustness
 from benchmarks.paper.forgetting.sequential import sequential
 from benchmarks.paper.forgetting.stream import stream
 from benchmarks.paper.forgetting.svm import svm
+from benchmarks.paper.forgetting.two_losses import METHOD as AUTHORS_COMPARISON
+from benchmarks.paper.forgetting.two_losses import two_losses
 from benchmarks.paper.inference.edges import edges
 from benchmarks.paper.inference.identification import identification
 from benchmarks.paper.inference.lira import lira
@@ -119,6 +121,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         SMALL[:4],
         quick=(at(RETRAINING, PAPERS), LIVE, at(FISHER, PAPERS), at(INFLUENCE, PAPERS)),
     ),
+    "two-losses": Experiment(two_losses, (AUTHORS_COMPARISON,), SMALL[:3]),
     "batches": Experiment(batches, _COMPARED, alone=True),
     "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn"), alone=True),
     "accuracy": Experiment(

@@ -186,7 +186,7 @@ def page(results: Results) -> str:
         stream=stream_table(results),
         sections=[
             *early_sections(results),
-            *authors_figure.sections(),
+            *authors_figure.sections(results),
             *field_sections(results),
             *robustness_sections(results),
             *lira_sections(results),

@@ -4,12 +4,8 @@ Their code (CongWeilin/Projector, cora_pubmed/exp2_graph_newton.py before commit
 rest with lambda, and measures the distance to a retraining by cross-entropy without lambda. Training and retraining are
 on rows that are not propagated, and the Newton steps on propagated ones. Their affected nodes are the training nodes
 that a walk of two steps reaches from a deleted one, and leave with it.
-
-    python -m benchmarks.paper.forgetting.two_losses cora     the distances of reproduce.md, one deleted node
 """
 
-import argparse
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -18,10 +14,19 @@ from scipy.special import expit, softmax
 
 from benchmarks.baselines.linear import propagation
 from benchmarks.baselines.protocol import Array, Nodes
-from model_store.datasets.load import default_data_dirs, load_dataset
+from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
+METHOD = "the authors' comparison"
+#: What is compared with what, by the names of the cases.
+PAIRS = {
+    "nothing deleted, to cross-entropy": ("no node deleted, no step taken", "by cross-entropy"),
+    "influence+, to cross-entropy": ("Influence+, one node deleted", "by cross-entropy, as in their code"),
+    "influence+, to its own loss": ("Influence+, one node deleted", "by its own loss, without the same nodes"),
+    "fisher+, to cross-entropy": ("Fisher+, one node deleted", "by cross-entropy, as in their code"),
+    "fisher+, to its own loss": ("Fisher+, one node deleted", "by its own loss, without the same nodes"),
+}
 #: Lambda of the Newton steps in the authors' exp2_run.bash.
 LAMBDAS = {"cora": 1e-2, "citeseer": 1e-3, "pubmed": 1e-2}
 _RATE, _MOMENTUM, _PATIENCE = 1.0, 0.9, 200
@@ -57,8 +62,14 @@ def descended(
     return (W, taken) if steps else best
 
 
+def two_losses(graph: Graph, unit: Unit) -> Cases:
+    """Yield the distance for each of `PAIRS` after the deletion of one training node, which the seed draws."""
+    for name, distance in distances(graph, LAMBDAS[unit.dataset], unit.seed).items():
+        yield name, {"weights": distance}
+
+
 def distances(graph: Graph, weight: float, seed: int) -> dict[str, float]:
-    """Return |W - W_u| / |W_0| for each pair of weights and retraining."""
+    """Return |W - W_u| / |W_0| for each of `PAIRS`."""
     rows = sp.csr_array(graph.features)
     P = propagation(graph, ModelSpec())
     H = np.asarray((P @ (P @ rows)).todense())
@@ -91,26 +102,6 @@ def distances(graph: Graph, weight: float, seed: int) -> dict[str, float]:
     same, _ = trained(kept, against_rest, weight, steps)
     unchanged, _ = trained(training, cross_entropy, 0.0, steps)
     influence, fisher = stepped(affected, 1), stepped(kept, -1)
-    pairs = {
-        "nothing deleted, to cross-entropy": (start, unchanged),
-        "Influence+, to cross-entropy": (influence, other),
-        "Influence+, to its own loss": (influence, same),
-        "Fisher+, to cross-entropy": (fisher, other),
-        "Fisher+, to its own loss": (fisher, same),
-    }
+    pairs = ((start, unchanged), (influence, other), (influence, same), (fisher, other), (fisher, same))
     size = np.linalg.norm(start)
-    return {name: float(np.linalg.norm(one - goal) / size) for name, (one, goal) in pairs.items()}
-
-
-def main() -> None:
-    """Print the distances on one dataset."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", choices=LAMBDAS)
-    dataset = parser.parse_args().dataset
-    graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)
-    for name, distance in distances(graph, LAMBDAS[dataset], seed=0).items():
-        print(f"{name}: {distance:.3g}")
-
-
-if __name__ == "__main__":
-    main()
+    return {name: float(np.linalg.norm(one - goal) / size) for name, (one, goal) in zip(PAIRS, pairs, strict=True)}

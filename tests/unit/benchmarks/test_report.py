@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
-from benchmarks.paper.forgetting import early
+from benchmarks.paper.forgetting import early, two_losses
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
@@ -304,8 +304,10 @@ def test_tables_say_which_graphsaint_a_row_is() -> None:
 
 
 def test_the_report_names_the_losses_that_the_authors_figure_compares() -> None:
-    text = page(Results([]))
+    pairs = {name: {"weights": 1.2345 + number} for number, name in enumerate(two_losses.PAIRS)}
+    text = page(Results([unit("two-losses", two_losses.METHOD, pairs)]))
     assert '<a href="#why-the-authors-figure-3-has-its-baselines-near-2">' in text
+    assert all(f"{1.23 + number:.2f}" in text for number in range(5))
     assert 'id="why-the-authors-figure-3-has-its-baselines-near-2"' in text
     assert "exp2_graph_newton.py" in text
 
