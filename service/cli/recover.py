@@ -146,13 +146,18 @@ async def _recover(
             await require_unpromised(connection, store)
 
     await migrate.upgrade(settings.database_url, belongs)
-    if lost_keys := accepted - {TOMBSTONES}:
-        async with opened(settings.database_url) as owner:
-            revoked = await accept_lost(owner, settings, lost_keys, take_over=take_over)
-        if revoked:
-            note(f"Revoked {plural(revoked, 'API key')}; the next start creates a first one.")
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
+        if lost_keys := accepted - {TOMBSTONES}:
+            # Only once no other home's process works with the keys that are given up.
+            lease = await _lease(settings, engine, store, take_over=take_over, with_ledger=with_ledger)
+            try:
+                async with opened(settings.database_url) as owner:
+                    revoked = await accept_lost(owner, settings, lost_keys, take_over=take_over)
+            finally:
+                await give_back(engine, lease)
+            if revoked:
+                note(f"Revoked {plural(revoked, 'API key')}; the next start creates a first one.")
         keyring = await open_keyring(engine, settings, take_over=take_over)
         if SLOTS in accepted:
             request_keys = RequestKeys(keys / SLOTS)

@@ -3,10 +3,13 @@
 import asyncio
 import shutil
 from dataclasses import replace
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from service.db import lease as leases
+from service.db.engine import create_engine
 from service.db.lease import AnotherHome
 from service.processes.unlearner_process import unlearning
 from tests.support.service.bodies import node_body
@@ -58,6 +61,31 @@ def test_a_second_home_is_refused_as_such_while_a_request_is_queued_that_its_key
     site.delete(node_body("5"))
     site.world.nodes.add("4")
     site.assert_forgotten()
+
+
+def test_keys_are_not_given_up_while_another_home_works_with_them(site: Site) -> None:
+    site.delete(node_body("3"))
+    url = str(site.settings.database_url)
+
+    async def hold() -> None:
+        engine = create_engine(url)
+        try:
+            lease = await leases.acquire(engine, "small", "the other", 300, home=uuid4().hex, take_over=True)
+            assert lease is not None
+        finally:
+            await engine.dispose()
+
+    asyncio.run(hold())
+    (site.settings.home / "keys" / "api-pepper.key").unlink()
+    keys = "SELECT count(*), count(revoked_at) FROM api_keys"
+    before = asyncio.run(query(url, keys))
+    ran = site.recover("--take-over", "--accept-lost", "api-pepper")
+    assert "Another process holds the lease" in ran.stderr
+    assert asyncio.run(query(url, keys)) == before != [(0, 0)]
+
+    asyncio.run(_execute(site, "UPDATE leases SET expires_at = clock_timestamp()"))
+    assert site.recover("--take-over", "--accept-lost", "api-pepper").status == 0
+    assert asyncio.run(query(url, "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL")) == [(0,)]
 
 
 async def _execute(site: Site, statement: str) -> None:
