@@ -44,7 +44,8 @@ CLAIMS = (
     Claim(
         "Trained weights lie in the span of all nodes’ features",
         "Section 3.2 (precondition)",
-        "Regardless of how many steps of gradient updates, w is in span{x_1, …, x_n}.",
+        "With weight initialization in the span: regardless of how many steps of gradient updates, w is in "
+        "span{x_1, …, x_n}.",
         # Algebra, so nothing is measured.
         lambda results: [],
         "Every gradient is a combination of rows of X, since P^L only mixes them. The test follows the coefficients "
@@ -90,8 +91,9 @@ CLAIMS = (
         "combine them still depends on the deleted nodes. Where the remaining rows span every direction, the "
         "projection changes no weight. A random deletion counts for the claim if some weight changed, which does not "
         "show that the information is gone. U-LiRA is an attacker who separates models that unlearned a node from "
-        "models that never had it. All nodes of the smallest example are training nodes, so it contradicts the claim "
-        "in both readings of “remaining”.",
+        "models that never had it. A group of deletions has three shares of the nodes, one of U-LiRA two graphs with "
+        "two questions. All nodes of the counterexample are training nodes, so it contradicts the claim in both "
+        "readings of “remaining”.",
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
         general=True,
         remaining="Random deletions: all live nodes; for training nodes see “What we found ourselves”. U-LiRA: both.",
@@ -108,7 +110,7 @@ CLAIMS = (
     ),
     Claim(
         "With nothing deleted, the weights stay",
-        "Section 3.3",
+        "Section 3.3, with Section 3.1 and Assumption 2",
         "With |V_delete| = 0 we have P_d = delta = G = 0 and w_p = w = w_u.",
         # Algebra for each reading, which the test checks.
         lambda results: [

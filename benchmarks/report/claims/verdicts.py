@@ -135,7 +135,7 @@ def found(claim: Claim, results: Results) -> Finding:
     brief = " ".join([counted, *(case.words for case in cases)]) if len(cases) <= _FEW else counted
     words = " ".join(filter(None, (counted, _by_group(cases), _extremes(cases))))
     if claim.general:
-        return Finding(claim, Verdict.REFUTED, f"{words} The smallest example contradicts it.".strip(), brief)
+        return Finding(claim, Verdict.REFUTED, f"{words} A counterexample contradicts what is printed.".strip(), brief)
     if not cases and claim.shown:
         return Finding(claim, Verdict.REPRODUCED, "It is algebra, which a test checks.", "A test shows it.")
     if not cases:
@@ -184,7 +184,9 @@ def _extremes(cases: Sequence[Case]) -> str:
     """Describe the strongest case against the claim, or else the weakest for it, and the strongest for it."""
     if not cases:
         return ""
-    worst, best = (choose(cases, key=lambda case: case.margin) for choose in (min, max))
+    failing, holding = ([case for case in cases if case.outcome is each] for each in (Outcome.FAILS, Outcome.HOLDS))
+    worst = min(failing or cases, key=lambda case: case.margin)
+    best = max(holding or cases, key=lambda case: case.margin)
     if worst.outcome is Outcome.HOLDS:
         return f"Weakest case: {worst.words}"
     words = f"{'Strongest case against it' if worst.outcome is Outcome.FAILS else 'Weakest case'}: {worst.words}"
