@@ -36,6 +36,12 @@ NOT_HERE = {
     "./lethe check": "what is run beside the tests; tests/documents/test_launcher.py runs its stubs",
     "./lethe reproduce --seeds": "takes days; `--quick` runs all of it on a small graph",
     "./lethe reproduce injection": "takes minutes; the same",
+    "./lethe reproduce --quick": "records its commit, and a copy is no checkout; `.ci/run` runs it",
+    "./lethe reproduce report": "the same",
+    "python -m benchmarks.observer.measure": "takes hours",
+    "python -m docs.observer_table": "needs the figures of a measurement",
+    "/opt/lethe": "two versions side by side, of which there is one",
+    "systemctl": "there is no systemd",
     "./lethe recover": "needs a store and a database of two moments: tests/recovering/test_restore.py",
     "export DATABASE_URL": "a server of your own",
     "export REDIS_URL": "a server of your own",
@@ -131,7 +137,9 @@ def prepare(folder: Path, model: Path) -> None:
     assert isinstance(cora.features, sp.csr_array)
     edges = np.stack(cora.adjacency.nonzero()).astype(np.int64)
     ids = np.array([f"user-{number}" for number in range(len(cora.labels))])
-    np.savez(folder / "my-graph.npz", edge_index=edges, y=cora.labels, x=cora.features.toarray(), node_ids=ids)
+    for name in ("my-graph.npz", "embeddings.npz"):
+        np.savez(folder / name, edge_index=edges, y=cora.labels, x=cora.features.toarray(), node_ids=ids)
+    (folder / "encoder.pt").write_bytes(b"an encoder's weights")
     copied(model, folder / "models" / "cora-new")
     (folder / "forgotten.txt").write_text("2001\n2002\n")
     np.save(folder / "forgotten.npy", cora.features[[2001, 2002]].toarray())
