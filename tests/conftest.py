@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 pytest_plugins = ["tests.support.programs", "tests.support.failures", "tests.support.sweeps"]
-pytest_plugins += ["tests.support.shared_folders"]
+pytest_plugins += ["tests.support.shared_folders", "tests.support.stand_ins"]
 pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ else []
 
 

@@ -337,10 +337,11 @@ def accepted(gram: Gram) -> bool:
 
 
 def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
-    """Return |M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
+    """Return |M M+ M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
 
     The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3). Its accuracy is in
-    `tests/unit/projector/forgetting/test_gram.py`. (|M M+ M - M| would miss errors of M+.)
+    `tests/unit/projector/forgetting/test_gram.py`. (|M M+ M - M| would miss errors of M+. |M+ M M+ - M+| would miss
+    parts of M+ outside of M's span, which are traces of lost directions, up to their square.)
     """
     M_pinv = gram.M_pinv
     if probes is None:
@@ -352,7 +353,7 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
     norm = float(torch.linalg.norm(applied))
     if norm == 0.0:
         return 0.0
-    return float(torch.linalg.norm(M_pinv @ by_columns(gram.M @ by_columns(applied)) - applied)) / norm
+    return float(torch.linalg.norm(gram.M @ by_columns(M_pinv @ by_columns(applied)) - applied)) / norm
 
 
 def rank_residual(gram: Gram) -> float:

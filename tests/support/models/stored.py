@@ -30,6 +30,7 @@ from service.unlearner.placement import Placement
 from service.unlearner.resident import Resident
 from tests.support.device import DEVICE
 from tests.support.models.small_graphs import dense
+from tests.support.stand_ins import stands_in
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
@@ -39,6 +40,7 @@ def real_graph(name: str) -> Graph:
     try:
         return load_dataset(name, data_dirs=default_data_dirs(os.environ), download=None)
     except DatasetNotFound:
+        stands_in(name)
         return load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
 
 

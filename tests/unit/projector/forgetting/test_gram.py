@@ -261,3 +261,19 @@ def test_which_features_a_forgotten_node_had_is_in_no_memory(dtype: type[np.floa
     assert np.array_equal(features.matmul(torch.eye(6, dtype=torch.float64)).numpy(), rows)
     assert np.array_equal(features.gram(everyone).numpy(), rows.T @ rows)
     assert np.array_equal(features.dense_columns(1, 4).numpy(), rows[:, 1:4])
+
+
+@pytest.mark.parametrize("error", [1e-5, 1e-3])
+def test_a_pseudo_inverse_with_a_trace_outside_of_the_span_is_recomputed(error: float) -> None:
+    """Such a trace of a lost direction changes neither M+ M M+ nor the trace of M M+, up to its square."""
+    rows = np.random.default_rng(1).standard_normal((40, 10))
+    rows[:, 0] = 0.0
+    good = factorise(FeatureMatrix(rows), np.ones(40, dtype=np.bool_))
+    P = whole(good.M_pinv).clone()
+    P[0, 1:] = P[1:, 0] = error * P[1, 1:]
+    spoiled = Gram(good.M, P, good.rank, good.sigma_ref_squared, good.condition_number)
+    assert float(torch.linalg.norm(P @ good.M @ P - P)) <= 2 * error**2 * float(torch.linalg.norm(P))
+    assert pinv_residual(spoiled, probes=None) > error / 10
+    _, down = deleted(rows, 3, gram=spoiled)
+    assert down.method is FactorMethod.REFACTORISE
+    assert float(whole(down.gram.M_pinv)[0].norm()) == 0.0
