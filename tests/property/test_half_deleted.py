@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from model_store.datasets.load import load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from projector.forgetting.factors import whole
 from projector.forgetting.gram import factorise
 from projector.graph.graph import Graph
@@ -51,6 +52,6 @@ def test_half_of_a_small_graph(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["cora", "citeseer"])
+@pytest.mark.parametrize("name", ["cora", "citeseer", DEFAULT_SYNTHETIC])
 def test_half_of_a_real_graph(name: str, tmp_path: Path) -> None:
     delete_half(tmp_path / "model", real_graph(name))
