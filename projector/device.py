@@ -1,5 +1,6 @@
 """Torch devices, memory and threads."""
 
+import ctypes
 import math
 import os
 import tempfile
@@ -24,6 +25,8 @@ _PINNED_VALUES = 1 << 21
 #: Torch's messages in a plain RuntimeError when memory runs out: its CPU allocator, cuBLAS and cuSOLVER, CUDA.
 _NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 _NO_MEMORY = (_NO_CPU_MEMORY, "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+#: glibc's M_MMAP_THRESHOLD.
+_MMAP_THRESHOLD = -3
 #: The thread count before the innermost `threads_for` that reduced it.
 _TAKEN: ContextVar[int | None] = ContextVar("_TAKEN", default=None)
 
@@ -42,6 +45,16 @@ def torch_device(name: str) -> torch.device:
             "Use --device cpu, or install a CUDA build of torch and check the driver.",
         )
     return device
+
+
+def return_freed_memory() -> None:
+    """Make this process return freed blocks of 1 MiB and more to the system at once, where the C library is glibc.
+
+    By default it keeps blocks of up to 32 MiB for itself, once it has freed one of that size.
+    [Of ogbn-products' size, another of four workers: 3,171 MiB, and 2,133 by formula.]
+    """
+    if hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

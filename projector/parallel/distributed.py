@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from projector.device import return_freed_memory
 from projector.errors import WorkersLost
 from projector.parallel.workers import CARRIED_OUT, Division
 
@@ -49,6 +50,9 @@ class Distributed:
         self._inside = False
         self._lost = False
         self._names = _Names(first=self.rank == 0)
+        if self.rank > 0:
+            # The first process does other work too, for which keeping blocks is faster.
+            return_freed_memory()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of all workers' `tensor`, computed in place."""

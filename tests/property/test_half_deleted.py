@@ -53,5 +53,5 @@ def test_half_of_a_small_graph(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["cora", "citeseer", DEFAULT_SYNTHETIC])
-def test_half_of_a_real_graph(name: str, tmp_path: Path) -> None:
+def test_half_of_a_large_graph(name: str, tmp_path: Path) -> None:
     delete_half(tmp_path / "model", real_graph(name))
