@@ -48,10 +48,10 @@ def torch_device(name: str) -> torch.device:
 
 
 def return_freed_memory() -> None:
-    """Make this process return freed blocks of 1 MiB and more to the system at once, where the C library is glibc.
+    """Make this process return blocks of 1 MiB and more to the system when it frees them, where the C library is glibc.
 
-    By default it keeps blocks of up to 32 MiB for itself, once it has freed one of that size.
-    [Of ogbn-products' size, another of four workers: 3,171 MiB, and 2,133 by formula.]
+    This holds for blocks that it allocates from now on. By default, once it has freed a block of up to 32 MiB, it keeps
+    later ones up to that size.
     """
     if hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, 1 << 20)

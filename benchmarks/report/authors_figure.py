@@ -53,8 +53,8 @@ def sections(results: Results) -> list[Section]:
             TITLE,
             "In the authors’ plot for Pubmed (plot_weight_diff.ipynb), Influence+ is at 1.95, Fisher+ at 2.15, and "
             "Projector almost at 0. Their code compares two losses: the baselines’ weights with a retraining by "
-            "another loss, Projector’s with one by its own. Most of that distance is there before a node is deleted: "
-            "see the first row of the second table. The files are in the folder cora_pubmed of "
+            "another loss, Projector’s with one by its own. On Pubmed, most of that distance is there before a "
+            "node is deleted: see the first row of the second table. The files are in the folder cora_pubmed of "
             "CongWeilin/Projector. Commit 242b8ad removed those of the baselines, and bdfc136 before it has them. The "
             "second table is the same comparison in our own code, with their rate, lambdas and split; a seed draws "
             "the deleted node. Distances are relative to the weights before. Our other measurements take one loss, "

@@ -46,8 +46,9 @@ from projector.solvers.symmetric import by_columns, rank_update, symmetrise
 ACCEPTANCE = 1e-6
 #: A residual up to this never justifies a recomputation.
 _PRECISE = 1e-9
-#: A trace of lost directions up to this share of M+ never justifies one either. [Citeseer, after 24 batches: 2e-9.]
-_TRACE = 1e-7
+#: Remnants of lost directions up to this share of M+ never justify one either, since rounding adds to them in every
+#: batch. [Citeseer, after 24 batches: 2e-9.]
+_STRAY = 1e-7
 #: Residual, in units of eps |M| |M+|, that a recomputation would have too.
 _ROUNDING = 2 * torch.finfo(torch.float64).eps
 #: Random vectors that test the pseudo-inverse after each downdate.
@@ -326,15 +327,17 @@ def _told_apart(
 
 
 def accepted(gram: Gram) -> bool:
-    """Return whether M+ is a pseudo-inverse of M of the stated rank, as accurate as a recomputation.
+    """Return whether M+ is a pseudo-inverse of M of the stated rank, about as accurate as a recomputation.
 
     A fixed limit alone would accept old errors: a barely supported direction makes M+ large, and once it is gone,
     errors from that time are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
     """
-    residual, trace = pinv_residuals(gram)
-    if not (residual <= _PRECISE and trace <= _TRACE):
+    residual, stray = pinv_residuals(gram)
+    if not (residual <= _PRECISE and stray <= _STRAY):
         rounding = _ROUNDING * gram.sigma_ref_squared * float(torch.linalg.norm(whole(gram.M_pinv)))
-        if residual > min(ACCEPTANCE, max(_PRECISE, rounding)) or trace > min(ACCEPTANCE, max(_TRACE, rounding)):
+        limit, stray_limit = (min(ACCEPTANCE, max(least, rounding)) for least in (_PRECISE, _STRAY))
+        # Not a number is refused as well.
+        if not (residual <= limit and stray <= stray_limit):
             return False
     return rank_residual(gram) <= ACCEPTANCE
 
@@ -345,8 +348,8 @@ def pinv_residuals(gram: Gram, probes: int | None = _PROBES) -> tuple[float, flo
     They are estimated on `probes` Gaussian vectors, or exact for None. The estimate is unbiased for the squared norms
     and costs O(d^2) instead of O(d^3). Its accuracy is in `tests/unit/projector/forgetting/test_gram.py`.
 
-    (|M M+ M - M| would miss errors of M+.) The first sees parts of M+ outside of M's span only by their square. These
-    are traces of lost directions, and the second sees them.
+    The first sees parts of M+ that link M's span with lost directions only by their square; the second sees them in
+    full. (|M M+ M - M| would miss errors of M+.)
     """
     M_pinv = gram.M_pinv
     if probes is None:
@@ -359,7 +362,7 @@ def pinv_residuals(gram: Gram, probes: int | None = _PROBES) -> tuple[float, flo
     if norm == 0.0:
         return 0.0, 0.0
     # One product reads M+ once for both.
-    inside, twice = (M_pinv @ torch.cat([gram.M @ by_columns(applied), applied], dim=1)).chunk(2, dim=1)
+    inside, twice = (M_pinv @ by_columns(torch.cat([gram.M @ by_columns(applied), applied], dim=1))).chunk(2, dim=1)
     first, second = inside - applied, gram.M @ by_columns(twice) - applied
     return float(torch.linalg.norm(first)) / norm, float(torch.linalg.norm(second)) / norm
 

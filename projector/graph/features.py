@@ -66,7 +66,11 @@ class FeatureMatrix:
                 squares = self._sparse.astype(np.float64).power(2).sum(axis=1)
                 self._row_norms = torch.from_numpy(np.sqrt(squares)).to(self.device)
             else:
-                self._row_norms = torch.linalg.vector_norm(self._matrix, dim=1, dtype=torch.float64)
+                # Some rows at a time, because torch makes a float64 copy of what it is given.
+                parts = torch.split(self._matrix, CHUNK_ROWS)
+                self._row_norms = torch.cat(
+                    [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]
+                )
         return self._row_norms
 
     def with_rows(self, rows: NDArray[np.int64], values: Features) -> "FeatureMatrix":

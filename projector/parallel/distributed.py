@@ -50,9 +50,6 @@ class Distributed:
         self._inside = False
         self._lost = False
         self._names = _Names(first=self.rank == 0)
-        if self.rank > 0:
-            # The first process does other work too, for which keeping blocks is faster.
-            return_freed_memory()
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of all workers' `tensor`, computed in place."""
@@ -115,7 +112,8 @@ class Distributed:
         self._names.add(root)
 
     def follow(self) -> None:
-        """Run what the first process announces, until it announces the end."""
+        """Run what the first process announces, until it announces the end. Sets how this process frees memory."""
+        return_freed_memory()
         with self._in_step():
             while (heard := self._heard()) is not None:
                 name, arguments = heard

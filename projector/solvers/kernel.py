@@ -45,7 +45,7 @@ def kernel_of(representation: Representation) -> Tensor:
             stop = first + _BAND
             K[first:stop, :stop].addmm_(columns[first:stop], columns[:stop].T)
     for first in bands:
-        # Up to here, only the part below the diagonal is complete.
+        # So far only the diagonal blocks and those below them are filled.
         stop = first + _BAND
         K[first:stop, stop:] = K[stop:, first:stop].T
     return K

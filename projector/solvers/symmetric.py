@@ -31,7 +31,8 @@ def rank_update(matrix: Tensor, rows: Tensor, factor: float | Tensor) -> Tensor:
 
 def squared(rows: Tensor) -> Tensor:
     """Return rows^T rows, (d, d), for `rows` (m, d); computes little more than half of it."""
-    return rank_update(rows.new_zeros((rows.shape[1],) * 2), rows, 1.0)
+    nothing = rows.new_zeros(()).expand(rows.shape[1], rows.shape[1])
+    return rank_update(nothing, rows, 1.0)
 
 
 def by_columns(right: Tensor) -> Tensor:

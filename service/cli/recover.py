@@ -20,7 +20,7 @@ from service.domain.formats import plural
 from service.domain.kinds import DELETIONS, RequestKind
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, ConfigurationError, LeaseLost, StateMismatch
-from service.home_id import require_local_disks
+from service.home_id import id_of, require_local_disks
 from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -122,10 +122,11 @@ async def _recover(
     from service.processes.key_folder import (
         SLOTS,
         accept_lost,
+        home_check,
         lost_requests,
         open_keyring,
         open_request_keys,
-        require_own_database,
+        require_replaceable,
     )
     from service.unlearner.agreement import require_unpromised
     from service.unlearner.context import Context
@@ -140,17 +141,21 @@ async def _recover(
         # Another Lethe's database must not change, nor may noise be dropped if it was promised. All other conditions
         # that `serve` refuses are what recovery is for.
         if not take_over:
-            await require_own_database(connection, settings)
+            await check_home(connection)
         await PointerRepository(connection).require_only(store.manifest.name)
         if settings.certify is None:
             await require_unpromised(connection, store)
 
+    lost_keys = accepted - {TOMBSTONES}
+    require_replaceable(lost_keys)
+    check_home = await home_check(settings)
     await migrate.upgrade(settings.database_url, belongs)
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
-        if lost_keys := accepted - {TOMBSTONES}:
-            # Only once no other home's process works with the keys that are given up.
-            lease = await _lease(settings, engine, store, take_over=take_over, with_ledger=with_ledger)
+        if lost_keys:
+            # First exclude another home's unlearner, which may be working with these keys. The home is taken over
+            # later, since keys may be missing.
+            lease = await _lease(settings, engine, store, home=None, take_over=False, with_ledger=with_ledger)
             try:
                 async with opened(settings.database_url) as owner:
                     revoked = await accept_lost(owner, settings, lost_keys, take_over=take_over)
@@ -167,7 +172,8 @@ async def _recover(
         with ThreadPoolExecutor(1, thread_name_prefix="recover") as executor:
 
             async def attempt(store: "Store") -> "Recovered":
-                lease = await _lease(settings, engine, store, take_over=take_over, with_ledger=with_ledger)
+                home = await asyncio.to_thread(id_of, settings.home)
+                lease = await _lease(settings, engine, store, home=home, take_over=take_over, with_ledger=with_ledger)
                 try:
                     async with holding(engine, lease) as keeper:
                         with show_progress("Comparing store and database") as work, keeper.blaming_loss():
@@ -213,15 +219,14 @@ async def _persistently(attempt: "Callable[[Store], Awaitable[Recovered]]", stor
 
 
 async def _lease(
-    settings: Settings, engine: "Engine", store: "Store", *, take_over: bool, with_ledger: bool
+    settings: Settings, engine: "Engine", store: "Store", *, home: str | None, take_over: bool, with_ledger: bool
 ) -> "Lease":
-    """Acquire the lease, waiting for a killed process's lease to expire.
+    """Acquire the lease, waiting for a killed process's lease to expire; `home` is as for `lease.acquire`.
 
     Raises AlreadyRunning when it does not expire, and AnotherHome unless `take_over` is set. Raises StateMismatch if
     the erasure ledger is ahead of the database and not replayed, or has no entry to replay.
     """
     from service.db import lease as leases
-    from service.home_id import id_of
     from service.ledger.erasure_ledger import ErasureLedger
     from service.predictions.writer import Publisher
     from service.unlearner.securing import require_replayed
@@ -244,7 +249,7 @@ async def _lease(
             f"recover-{uuid4().hex}",
             settings.lease_ttl_s,
             above=above,
-            home=id_of(settings.home),
+            home=home,
             take_over=take_over,
         )
         if lease is not None:

@@ -14,7 +14,7 @@ from service.db.lease import AnotherHome
 from service.db.refusal import damage_met
 from service.db.transactions import transaction
 from service.errors import DatabaseDamaged, KeyMissing, LetheError, Unavailable
-from service.processes.key_folder import VaultKeyRepository, open_request_keys, require_own_database
+from service.processes.key_folder import VaultKeyRepository, home_check, open_request_keys
 from service.processes.listening import ServerFacts
 from service.queue.connection import version_of
 from service.requests.delivery import MOST_UNCLAIMED_S
@@ -123,9 +123,10 @@ def _clock(apart: float) -> Finding:
 async def _keys(engine: Engine, settings: Settings) -> Finding:
     """Check that home and keys are those that the database relies on; creates none."""
     name, folder = "keys and database", settings.home / "keys"
+    check_home = await home_check(settings)
     try:
         async with transaction(engine) as connection:
-            await require_own_database(connection, settings)
+            await check_home(connection)
             registered = await VaultKeyRepository(connection).registered()
             tombstones = await TombstoneRepository(connection).key_fingerprints()
         if not registered and not tombstones:

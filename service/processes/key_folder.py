@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -88,15 +88,24 @@ class VaultKeyRepository(Repository):
         return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
 
 
-async def require_own_database(connection: AsyncConnection, settings: Settings) -> None:
-    """Raise `AnotherHome` if this migrated database belongs to another LETHE_HOME.
+async def home_check(settings: Settings) -> Callable[[AsyncConnection], Awaitable[None]]:
+    """Read this home's id; return a check that raises `AnotherHome` if a migrated database belongs to another home.
 
-    Call it before changing the database and before checking any key: in another home, the advice for a lost key would
-    do harm.
+    Check before changing the database or checking keys: in another home, following the advice for a lost key would do
+    harm. Read before a transaction, because an error of the disk within it would count as an outage of the database.
     """
-    if not owns_database(settings):
-        # The unlearner takes over a private one, also in a restored home.
-        await require_home(connection, await asyncio.to_thread(known_id, settings.home))
+
+    def read() -> tuple[bool, str | None]:
+        # The unlearner takes over a private database, also in a restored home.
+        return owns_database(settings), known_id(settings.home)
+
+    is_private, home = await asyncio.to_thread(read)
+
+    async def check(connection: AsyncConnection) -> None:
+        if not is_private:
+            await require_home(connection, home)
+
+    return check
 
 
 async def open_keyring(engine: AsyncEngine, settings: Settings, *, take_over: bool = False) -> Keyring:
@@ -106,10 +115,10 @@ async def open_keyring(engine: AsyncEngine, settings: Settings, *, take_over: bo
     Raises `AnotherHome` first if the database belongs to another home, unless `take_over` is set. Also raises
     `ConfigurationError` and `Unavailable`.
     """
-    folder = settings.home / "keys"
+    folder, check_home = settings.home / "keys", await home_check(settings)
     async with transaction(engine) as connection:
         if not take_over:
-            await require_own_database(connection, settings)
+            await check_home(connection)
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
@@ -167,6 +176,15 @@ async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring
     return {one for one in lacking if hmac.compare_digest(vouchers[one], keyring.voucher(one))}
 
 
+def require_replaceable(names: Collection[str]) -> None:
+    """Raise `ConfigurationError` if one of these keys cannot be replaced."""
+    if wrong := sorted(set(names) - REPLACEABLE):
+        raise ConfigurationError(
+            f"The key {wrong[0]} cannot be replaced.",
+            f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
+        )
+
+
 async def accept_lost(
     engine: AsyncEngine, settings: Settings, names: Collection[str], *, take_over: bool = False
 ) -> int:
@@ -175,14 +193,11 @@ async def accept_lost(
     Uses the keys found in LETHE_HOME under these names, and creates missing ones. Raises `ConfigurationError` for an
     irreplaceable key, `KeyMissing` if others are missing, and the other errors of `open_keyring`.
     """
-    if wrong := sorted(set(names) - REPLACEABLE):
-        raise ConfigurationError(
-            f"The key {wrong[0]} cannot be replaced.",
-            f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
-        )
+    require_replaceable(names)
+    check_home = await home_check(settings)
     async with transaction(engine) as connection:
         if not take_over:
-            await require_own_database(connection, settings)
+            await check_home(connection)
         keys = VaultKeyRepository(connection)
         registered = await keys.registered()
         known = {*registered, *(f"tombstone-{n}" for n in await TombstoneRepository(connection).key_fingerprints())}

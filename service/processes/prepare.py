@@ -15,7 +15,7 @@ from service.db.engine import create_engine
 from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
 from service.private_files import write_private
-from service.processes.key_folder import SLOTS, open_keyring, open_log_keys, require_own_database
+from service.processes.key_folder import SLOTS, home_check, open_keyring, open_log_keys
 from service.settings import Settings
 from service.unlearner.agreement import require_own
 
@@ -23,14 +23,14 @@ from service.unlearner.agreement import require_own
 async def migrate_own(settings: Settings, store: Store) -> None:
     """Apply the migrations if the database belongs to this LETHE_HOME and this store.
 
-    Raises StateMismatch if it does not, `AnotherHome` first; the database is unchanged then. Raises the errors of
-    `migrate.upgrade`.
+    Otherwise raises StateMismatch, and `AnotherHome` before any other; the database then stays unchanged. Also raises
+    the errors of `migrate.upgrade`.
     """
     assert settings.database_url is not None
-    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+    request_keys, check_home = RequestKeys(settings.home / "keys" / SLOTS), await home_check(settings)
 
     async def belongs(connection: AsyncConnection) -> None:
-        await require_own_database(connection, settings)
+        await check_home(connection)
         await require_own(connection, store, request_keys)
 
     await migrate.upgrade(settings.database_url, belongs)

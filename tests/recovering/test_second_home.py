@@ -26,7 +26,7 @@ def test_a_second_home_is_refused_as_such_while_a_request_is_queued_that_its_key
     shutil.copytree(site.settings.home / "keys", second / "keys")
     shutil.copytree(site.model, second / "model")
     site.queue("4")
-    # An upgrade of the database grants this right again; in another home it must not.
+    # A start's upgrade would grant this right again; a refused start must not.
     asyncio.run(_execute(site, "REVOKE SELECT ON requests FROM lethe_api"))
     refusal = "The database belongs to another LETHE_HOME"
     other = replace(site, settings=site.settings.model_copy(update={"home": second, "deadline_days": 1}))
@@ -80,15 +80,22 @@ def test_keys_are_not_given_up_while_another_home_works_with_them(site: Site) ->
     keys = "SELECT count(*), count(revoked_at) FROM api_keys"
     before = asyncio.run(query(url, keys))
     ran = site.recover("--take-over", "--accept-lost", "api-pepper")
+    assert ran.status == 4
     assert "Another process holds the lease" in ran.stderr
     assert asyncio.run(query(url, keys)) == before != [(0, 0)]
 
     asyncio.run(_execute(site, "UPDATE leases SET expires_at = clock_timestamp()"))
+    owner = "SELECT home FROM leases"
+    others = asyncio.run(query(url, owner))
+    assert site.recover("--take-over", "--accept-lost", "nonsense").status == 2
+    assert asyncio.run(query(url, owner)) == others
     assert site.recover("--take-over", "--accept-lost", "api-pepper").status == 0
     assert asyncio.run(query(url, "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL")) == [(0,)]
 
 
 async def _execute(site: Site, statement: str) -> None:
     connection = await asyncpg.connect(site.settings.database_url)
-    await connection.execute(statement)
-    await connection.close()
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -31,4 +31,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if name == _PROPERTY:
                     tests.setdefault(dataset, set()).add(report.nodeid)
     for dataset, names in sorted(tests.items()):
-        terminalreporter.write_line(f"Run on a made-up graph, since {dataset} was not found: {len(names)}")
+        terminalreporter.write_line(f"Tests that ran on a made-up graph because {dataset} was not found: {len(names)}")

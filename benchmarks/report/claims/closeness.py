@@ -128,8 +128,8 @@ CLAIMS = (
             lambda first, second: 1e-3 - abs(first - second),
         ),
         "The verdict is of Option 2 as printed, with the misprint in S: it does not project. With Woodbury’s identity "
-        "instead, it would have to invert a singular matrix where a direction is lost. Compared are their distances "
-        "to retraining, which are equal if they differ by less than 0.001.",
+        "instead, it would have to invert a singular matrix where a direction is lost. The judged figures are their "
+        "distances to retraining; a difference below 0.001 counts as equal.",
         "baselines/test_printed.py::test_option_2_is_the_printed_formula_and_no_projection",
         general=True,
         remaining="The options differ: training nodes in Option 1, all nodes in Option 2, whose M is of all features.",
@@ -164,7 +164,8 @@ CLAIMS = (
         "unchanged weights still know the label. In the authors’ figure the baselines are near 2, since "
         "their code retrains by another loss (see “Why the authors’ Figure 3 has its baselines near 2”).",
         "test_smallest_examples.py::test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing",
-        setting=f"{BOTH_TRAININGS} Projector has lambda 1e-6 there. The paper deletes up to 1 %; here 5 % count too.",
+        setting=f"{BOTH_TRAININGS} Projector has lambda 1e-6 in them. The paper deletes up to 1 %; 5 % are counted here "
+        "too.",
         remaining=BOTH,
     ),
     Claim(

@@ -92,7 +92,7 @@ CLAIMS = (
         "Employing GraphEraser with non-linear GNNs will significantly hurt the original models (GCN: 71.74 to 66.52).",
         all_of(
             grouped(
-                "METIS and means, the paper’s variant",
+                "METIS, mean (the paper’s variant)",
                 accuracies(
                     "injection",
                     "accuracy_after",

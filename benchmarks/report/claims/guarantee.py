@@ -91,9 +91,9 @@ CLAIMS = (
         "combine them still depends on the deleted nodes. Where the remaining rows span every direction, the "
         "projection changes no weight. A random deletion counts for the claim if some weight changed, which does not "
         "show that the information is gone. U-LiRA is an attacker who separates models that unlearned a node from "
-        "models that never had it. A group of deletions has three shares of the nodes, one of U-LiRA two graphs with "
-        "two questions. All nodes of the counterexample are training nodes, so it contradicts the claim in both "
-        "readings of “remaining”.",
+        "models that never had it. A group of random deletions covers three shares of the nodes; one of U-LiRA covers "
+        "two graphs, with two questions each. All nodes of the counterexample are training nodes, so it contradicts "
+        "the claim in both readings of “remaining”.",
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
         general=True,
         remaining="Random deletions: all live nodes; for training nodes see “What we found ourselves”. U-LiRA: both.",
@@ -161,7 +161,8 @@ CLAIMS = (
         "If training draws nothing at random, the projected and the retrained weights are two points. Where they "
         "differ, no delta below 1 is enough, whatever epsilon is. Exactness is not the reason: retraining is exact and "
         "meets the definition with epsilon = delta = 0. The projection does not, since it ends elsewhere.",
-        shown="benchmarks/test_robustness.py::test_without_noise_the_projection_has_no_privacy_bound_and_retraining_has",
+        shown=""
+        "benchmarks/test_robustness.py::test_without_noise_the_projection_has_no_privacy_bound_and_retraining_has",
         remaining="All nodes of the example are training nodes, so both readings agree.",
     ),
     Claim(

@@ -101,7 +101,7 @@ OPTIMUM = "Every model is trained to its optimum at lambda 1e-4; the paper stops
 #: Both trainings were measured.
 BOTH_TRAININGS = (
     "Groups named “stopped early” are trained as in the paper, at the lambda they name, and without noise; all others "
-    "to the optimum, at lambda 1e-4 unless they name another."
+    "to the optimum, at lambda 1e-4 unless their name gives another."
 )
 #: The paper has a larger lambda for these two.
 _LARGER = (
@@ -141,12 +141,12 @@ CLAIMS = (
                 for name, method in NEWTON.items()
             ),
         ),
-        "As published, with noise, they keep some of it. At the optimum the same steps without noise remove it, so "
-        "there the noise stays and not the approximation: no remaining row has a part along the channel, and the "
-        "objective is quadratic there. Where training stopped early, the gradient on all rows is not zero. Influence+ "
-        "assumes that it is, and its step misses the channel. Fisher+ steps by the whole gradient and removes it. The "
-        "authors’ code adds no noise, but its loop over the classes stops before the injected class, whose weights it "
-        "never updates. The paper prints 29.2 → 14.1 for both methods.",
+        "As published, with noise, they keep some of it. At the optimum the same steps without noise remove it. So "
+        "what stays there comes from the noise, not from the approximation: no remaining row has a part along the "
+        "channel, and the objective is quadratic there. Where training stopped early, the gradient on all rows is not "
+        "zero. Influence+ assumes that it is, and its step misses the channel. Fisher+ steps by the whole gradient and "
+        "removes it. The authors’ code adds no noise, but its loop over the classes stops before the injected class, "
+        "whose weights it never updates. The paper prints 29.2 → 14.1 for both methods.",
         "test_smallest_examples.py::test_a_newton_step_without_noise_takes_the_channel_away_though_it_approximates",
         setting=f"{BOTH_TRAININGS} {_LARGER}",
     ),

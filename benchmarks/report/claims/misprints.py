@@ -38,6 +38,7 @@ CLAIMS = (
         rows_as_bounded,
         "|sum_j P_ij x_j| is at most B_x times the 1-norm of the row. With the 2-norm, the smoothness is "
         "underestimated, and the step of fine-tuning with it too long.",
+        ""
         "test_smallest_examples.py::test_theorem_1_is_wrong_about_the_rows_of_three_linked_nodes_and_says_nothing_of_their_weights",
         general=True,
         source=Source.MISPRINTS,
@@ -49,6 +50,7 @@ CLAIMS = (
         of_machines("imbalance", (SMOOTHED_HINGE,), lambda share: _BALANCED - share),
         "The constraint belongs to a bias, which the primal problem lacks. For a single point it leaves alpha = 0, "
         "while the primal solution is not 0. Measured: |sum alpha_i y_i| as a share of sum alpha_i, at the optimum.",
+        ""
         "test_robustness.py::test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero",
         general=True,
         source=Source.MISPRINTS,

@@ -73,6 +73,7 @@ CLAIMS = (
         bound_against("triangle", "the triangle inequality gives", lambda bound, triangle: bound / triangle - 1),
         "It grows as 2^T, though the objective is convex: with a step that suits it, descent brings runs no further "
         "apart.",
+        ""
         "test_smallest_examples.py::test_theorem_1_is_wrong_about_the_rows_of_three_linked_nodes_and_says_nothing_of_their_weights",
         source=Source.OURS,
     ),

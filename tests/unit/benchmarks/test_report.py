@@ -186,6 +186,12 @@ def test_a_claim_that_holds_in_part_names_where() -> None:
     )
 
 
+def test_the_strongest_case_against_a_claim_is_one_that_contradicts_it() -> None:
+    undecided = Case(-5, "Citeseer: -5.", "Citeseer", doubt=9)
+    words = found(claim(case(3), case(-2), undecided), Results([])).words
+    assert "Strongest case against it: Cora: -2. Strongest case for it: Cora: 3." in words
+
+
 def test_the_interval_over_seeds_is_students() -> None:
     # 12.706 is Student's 97.5 % quantile for one degree of freedom.
     assert half_interval([1.0, 3.0]) == pytest.approx(12.706 * 2**0.5 / 2**0.5, rel=1e-4)

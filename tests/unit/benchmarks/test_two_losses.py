@@ -6,7 +6,8 @@ import scipy.sparse as sp
 from scipy.optimize import approx_fprime
 from scipy.special import log_softmax
 
-from benchmarks.paper.forgetting.two_losses import against_rest, cross_entropy, descended, distances
+from benchmarks.paper.forgetting.two_losses import METHOD, PAIRS, against_rest, cross_entropy, descended, two_losses
+from benchmarks.paper.units import Unit
 from tests.support.mathematics.baselines import small_graph
 
 pytestmark = pytest.mark.ci
@@ -32,5 +33,8 @@ def test_descent_takes_its_steps_with_momentum() -> None:
 
 
 def test_a_baseline_that_deletes_nothing_is_far_from_a_retraining_by_another_loss() -> None:
-    found = distances(small_graph(nodes=60, features=8), 1e-2, seed=0)
-    assert found["nothing deleted, to cross-entropy"] > 0.1
+    unit = Unit("two-losses", "synthetic:n=60,d=8,classes=3,seed=1", METHOD, 0)
+    found = dict(two_losses(small_graph(nodes=60, features=8), unit))
+    assert found.keys() == PAIRS.keys()
+    assert all(figures["weights"] is not None for figures in found.values())
+    assert (found["nothing deleted, to cross-entropy"]["weights"] or 0.0) > 0.1

@@ -147,3 +147,30 @@ def test_running_out_of_memory_is_known_by_what_torch_says() -> None:
         torch.ones(2) @ torch.ones(3)
     assert not is_out_of_memory(wrong.value)
     assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+#: Frees two blocks of 20 MiB and prints the share of the second that the process still holds.
+_KEEPS = """
+import re, torch
+from projector.device import return_freed_memory
+{call}
+def held():
+    return int(re.search("RssAnon:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1])
+torch.ones(20 << 18)  # from now on glibc keeps blocks of this size
+before = held()
+many = [torch.ones(5 << 18) for _ in range(8)]
+last = torch.ones(1 << 10)
+del many
+print((held() - before) / (40 << 10))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    def kept(call: str) -> float:
+        program = _KEEPS.format(call=call)
+        return float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+    assert kept("return_freed_memory()") < 0.1
+    # Without it, this process keeps them.
+    assert kept("") > 0.5
