@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
-from projector.solvers.symmetric import by_columns, rank_update, symmetrise
 
 #: A product with M through the rows reads this many numbers for each stored value of X: values and columns, twice.
 _READ_BY_VALUE = 4

@@ -39,8 +39,8 @@ from projector.forgetting.rank import (
     parts,
     supported,
 )
+from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
-from projector.solvers.symmetric import by_columns, rank_update, symmetrise
 
 #: Upper limit on the residuals at which a downdated pseudo-inverse is kept.
 ACCEPTANCE = 1e-6

@@ -28,8 +28,8 @@ from projector.forgetting.gram import (
     settled,
 )
 from projector.forgetting.rank import has_faint
+from projector.forgetting.symmetric import rank_update, symmetrise
 from projector.graph.features import FeatureMatrix
-from projector.solvers.symmetric import rank_update, symmetrise
 
 #: Rows longer than this many times sigma_ref cannot join: rounding in M would hide directions that others support.
 LONGEST_ROW = 100.0

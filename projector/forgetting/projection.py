@@ -25,9 +25,9 @@ from torch import Tensor
 from projector.forgetting.factors import DelayedInverse
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
 from projector.forgetting.growth import grow
+from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
 from projector.network.blocks import side_by_side
-from projector.solvers.symmetric import by_columns
 
 #: Above this relative residual of W = B + M T, T is corrected. The rest is then faint.
 _REFINEMENT = 1e-11

@@ -15,7 +15,6 @@ from torch import Tensor
 from projector.network.product_costs import dense_seconds
 from projector.parallel.workers import Workers, together
 from projector.solvers.objective import Objective, Point
-from projector.solvers.symmetric import squared
 
 #: Largest size of H, and of the factors. Without them training takes longer, with the same result.
 LARGEST_BYTES = 1 << 30
@@ -83,7 +82,7 @@ class ClassCurvature:
             G = H[rows] * roots[:, None]
             # Rows of different workers are never brought together.
             by_rows = self.workers.count == 1 and G.shape[0] < G.shape[1]
-            block = squared(G.T) if by_rows else self.workers.sum(squared(G))
+            block = G @ G.T if by_rows else self.workers.sum(G.T @ G)
             block.diagonal().add_(self._objective.regularization)
             cholesky, failed = torch.linalg.cholesky_ex(block)
             # Processors may differ in the outcome; workers must not.

@@ -30,7 +30,6 @@ from projector.parallel.workers import together
 from projector.solvers.kernel import KernelFactor, KernelObjective
 from projector.solvers.normal_equations import NormalFactor, NormalObjective
 from projector.solvers.objective import Objective, OfObjective, Point
-from projector.solvers.symmetric import squared
 
 #: Rows drawn for a block, per column and at least; and for the whole Hessian, per column of H.
 _ROWS_PER_COLUMN, _FEWEST_ROWS = 2, 2_000
@@ -182,7 +181,7 @@ class _ForClasses(OfObjective):
         drawn, shares = _drawn(column, count, torch.Generator().manual_seed(number))
         G = self.H[drawn] * (column[drawn] / shares / self.objective.weighted_rows).sqrt()[:, None]
         G = G.to(self.dtype)
-        return self.workers.sum(squared(G))
+        return self.workers.sum(G.T @ G)
 
 
 @together

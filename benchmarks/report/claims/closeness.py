@@ -164,8 +164,8 @@ CLAIMS = (
         "unchanged weights still know the label. In the authors’ figure the baselines are near 2, since "
         "their code retrains by another loss (see “Why the authors’ Figure 3 has its baselines near 2”).",
         "test_smallest_examples.py::test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing",
-        setting=f"{BOTH_TRAININGS} Projector has lambda 1e-6 in them. The paper deletes up to 1 %; 5 % are counted here "
-        "too.",
+        setting=f"{BOTH_TRAININGS} Projector has lambda 1e-6 in them. The paper deletes up to 1 %; 5 % are counted "
+        "here too.",
         remaining=BOTH,
     ),
     Claim(

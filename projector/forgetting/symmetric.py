@@ -29,12 +29,6 @@ def rank_update(matrix: Tensor, rows: Tensor, factor: float | Tensor) -> Tensor:
     return out
 
 
-def squared(rows: Tensor) -> Tensor:
-    """Return rows^T rows, (d, d), for `rows` (m, d); computes little more than half of it."""
-    nothing = rows.new_zeros(()).expand(rows.shape[1], rows.shape[1])
-    return rank_update(nothing, rows, 1.0)
-
-
 def by_columns(right: Tensor) -> Tensor:
     """Return `right` (d, c) stored by columns, which halves the time of a matrix product with few columns."""
     return right.T.contiguous().T
