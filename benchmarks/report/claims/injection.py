@@ -171,8 +171,8 @@ CLAIMS = (
         ),
         "One unit is the time of Lethe’s projection in the same run, predictions included. Lethe’s projection takes "
         "less time than most baselines; Option 1 as printed does in fewer than half of the cases, since its "
-        "pseudo-inverse costs d^3. With many features and few nodes that is more than a Newton step. What the "
-        "baselines prepare before a deletion is not counted. GraphEraser with BEKM is left out: it clusters the "
+        "pseudo-inverse costs d^3. With many features and few nodes that is more than a Newton step. The "
+        "baselines’ preparation before a deletion is not counted. GraphEraser with BEKM is left out: it clusters the "
         "outputs of a network that saw the mark, so the marked nodes fill one or a few shards, which then have little "
         "left to train.",
         "test_smallest_examples.py::test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many",

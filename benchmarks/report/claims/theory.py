@@ -150,7 +150,7 @@ CLAIMS = (
         "The training accuracy indeed improves progressively but the improvement is relatively small.",
         fine_tuned(("after", "train"), ("repaired", "train"), lambda a, b: min(b - a, POINT - (b - a)), _BOTH),
         "Little is less than one point. Judged at the minimum: the step of Theorem 1 hardly moves the weights in 1,000 "
-        "iterations, and the paper’s longer steps lead to the same minimum. What happens on the way is not judged.",
+        "iterations, and the paper’s longer steps lead to the same minimum. The course until then is not judged.",
         "test_smallest_examples.py::test_fine_tuning_need_not_raise_training_accuracy",
         setting=_OGB,
         remaining=LIVE,
