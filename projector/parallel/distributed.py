@@ -112,7 +112,7 @@ class Distributed:
         self._names.add(root)
 
     def follow(self) -> None:
-        """Run what the first process announces, until it announces the end. Sets how this process frees memory."""
+        """Run what the first process announces, until it announces the end. Freed memory goes back to the system."""
         return_freed_memory()
         with self._in_step():
             while (heard := self._heard()) is not None:

@@ -122,7 +122,6 @@ async def _recover(
         lost_requests,
         open_keyring,
         open_request_keys,
-        require_replaceable,
     )
     from service.unlearner.agreement import require_unpromised
     from service.unlearner.context import Context
@@ -142,15 +141,13 @@ async def _recover(
         if settings.certify is None:
             await require_unpromised(connection, store)
 
-    lost_keys = accepted - {TOMBSTONES}
-    require_replaceable(lost_keys)
     check_home = await home_check(settings)
     await migrate.upgrade(settings.database_url, belongs)
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
-        if lost_keys:
-            # First exclude another home's unlearner, which may be working with these keys. The home is taken over
-            # later, since keys may be missing.
+        if lost_keys := accepted - {TOMBSTONES}:
+            # First exclude another home's unlearner, which may be working with these keys. This does not take the
+            # database over yet, because keys may turn out to be missing.
             lease = await _lease(settings, engine, store, home=None, take_over=False, with_ledger=with_ledger)
             try:
                 async with opened(settings.database_url) as owner:

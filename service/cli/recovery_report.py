@@ -33,18 +33,18 @@ def report(recovered: "Recovered", as_json: bool) -> None:
 
 def _document(recovered: "Recovered") -> dict[str, object]:
     recovery = recovered.recovery
-    told: dict[str, object] = {
+    document: dict[str, object] = {
         "changed": recovery is not None,
         "completed": recovered.completed,
         "failed": recovered.failed,
         "gave_up_tombstones": recovered.gave_up_tombstones,
     }
     if recovery is None:
-        return told
+        return document
     if recovery.ledger is not None:
-        told["ledger"] = asdict(recovery.ledger)
-        told["lost_requests"] = {str(one): kind for one, kind in recovered.lost_requests.items()}
-    return told | {
+        document["ledger"] = asdict(recovery.ledger)
+        document["lost_requests"] = {str(one): kind for one, kind in recovered.lost_requests.items()}
+    return document | {
         "database_before": recovery.database_before,
         "store_before": recovery.store_before,
         "version": recovery.version.number,

@@ -176,15 +176,6 @@ async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring
     return {one for one in lacking if hmac.compare_digest(vouchers[one], keyring.voucher(one))}
 
 
-def require_replaceable(names: Collection[str]) -> None:
-    """Raise `ConfigurationError` if one of these keys cannot be replaced."""
-    if wrong := sorted(set(names) - REPLACEABLE):
-        raise ConfigurationError(
-            f"The key {wrong[0]} cannot be replaced.",
-            f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
-        )
-
-
 async def accept_lost(
     engine: AsyncEngine, settings: Settings, names: Collection[str], *, take_over: bool = False
 ) -> int:
@@ -193,7 +184,11 @@ async def accept_lost(
     Uses the keys found in LETHE_HOME under these names, and creates missing ones. Raises `ConfigurationError` for an
     irreplaceable key, `KeyMissing` if others are missing, and the other errors of `open_keyring`.
     """
-    require_replaceable(names)
+    if wrong := sorted(set(names) - REPLACEABLE):
+        raise ConfigurationError(
+            f"The key {wrong[0]} cannot be replaced.",
+            f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
+        )
     check_home = await home_check(settings)
     async with transaction(engine) as connection:
         if not take_over:
