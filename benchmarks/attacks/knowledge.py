@@ -19,6 +19,7 @@ from benchmarks.baselines.linear import propagation, representation, stacked, tr
 from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph
+from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import LossKind
 
 #: Number of random changes used to estimate the length of the candidates' effects, to one part in eight.
@@ -28,6 +29,8 @@ _ROWS = 20_000
 #: Quantile at which changes of answers are clipped. Larger changes belong to the deleted node's neighbours, whose rows
 #: the attackers know only as they were before.
 _UNCLIPPED = 0.98
+#: Temperatures of the answers by `probabilities`.
+_TEMPERATURES = {LossKind.SOFTMAX: 1.0, LossKind.OVR: None, LossKind.SQUARED: UNFITTED_TEMPERATURE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +47,10 @@ class Hessian:
 
     @classmethod
     def at(cls, rows: Array, W: Array, loss: LossKind, regularization: float) -> "Hessian":
-        """Return the Hessian at W (p, C), for softmax or one-vs-rest."""
+        """Return the Hessian at W (p, C), for softmax, one-vs-rest or squares."""
         p = expected(rows @ W, loss)
+        if loss is LossKind.SQUARED:
+            return cls(rows, np.ones_like(p), np.zeros_like(p), regularization)
         coupled = loss is LossKind.SOFTMAX
         return cls(rows, p if coupled else p * (1 - p), p if coupled else np.zeros_like(p), regularization)
 
@@ -64,12 +69,19 @@ class Hessian:
 
     @cached_property
     def _classes(self) -> list[tuple[Array, bool]]:
-        factors = []
-        for curvature in (self.a - self.b**2).T:
-            whole = self.rows.T @ (curvature[:, None] * self.rows) / len(self.rows)
-            whole[np.diag_indices_from(whole)] += self.regularization
-            factors.append(cho_factor(whole))
-        return factors
+        """One factor for each class; the same for all if they have the same curvature, as squares do."""
+        curvatures = self.a - self.b**2
+        if (curvatures == curvatures[:, :1]).all():
+            return [self._factor(curvatures[:, 0])] * curvatures.shape[1]
+        return [self._factor(each) for each in curvatures.T]
+
+    def _factor(self, curvature: Array) -> tuple[Array, bool]:
+        # One array on both sides, since numpy then computes a triangle only.
+        scaled = np.sqrt(curvature)[:, None] * self.rows
+        whole = scaled.T @ scaled / len(self.rows)
+        whole[np.diag_indices_from(whole)] += self.regularization
+        factor: tuple[Array, bool] = cho_factor(whole, overwrite_a=True)
+        return factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +120,15 @@ class Known:
     candidates: Nodes
     #: m, the number of nodes that the model was trained on.
     training: int
+    #: Of the softmax in the answers; None for one class against the rest.
+    temperature: float | None
 
     @classmethod
-    def of(cls, graph: Graph, spec: ModelSpec, candidates: Nodes) -> "Known":
-        """Build the attackers' knowledge: all nodes except `candidates` (k,) are public and labelled, and train W."""
+    def of(cls, graph: Graph, spec: ModelSpec, candidates: Nodes, temperature: float | None = None) -> "Known":
+        """Build the attackers' knowledge: all nodes except `candidates` (k,) are public and labelled, and train W.
+
+        `temperature` is by default that of `probabilities`.
+        """
         nobody = np.zeros(graph.nodes, dtype=np.bool_)
         public = graph.labels >= 0
         public[candidates] = False
@@ -121,7 +138,9 @@ class Known:
         training = int(graph.train_mask.sum())
         some = asked[:: -(-asked.size // _ROWS)]
         hessian = Hessian.at(H[some], stacked(W), spec.loss, spec.regularization)
-        return cls(H, propagation(graph, spec), stacked(W), spec, hessian, asked, candidates, training)
+        if temperature is None:
+            temperature = _TEMPERATURES[spec.loss]
+        return cls(H, propagation(graph, spec), stacked(W), spec, hessian, asked, candidates, training, temperature)
 
     def changes(self, before: BlackBox, after: BlackBox) -> Array:
         """Return the change of the answers on queried nodes, (a, C); zero for a node that is now missing."""
@@ -164,13 +183,13 @@ class Known:
     @property
     def answers(self) -> Array:
         """Answers of the attackers' own model for all nodes, (n, C)."""
-        return answers(self.H @ self.W, self.spec.loss)
+        return answers(self.H @ self.W, self.temperature)
 
     @cached_property
     def linearised(self) -> "Linearised":
         """Derivative of the queried nodes' answers by their logits."""
         logits = self.H[self.asked] @ self.W
-        return Linearised(answers(logits, self.spec.loss), log_slopes(logits, self.spec.loss))
+        return Linearised(answers(logits, self.temperature), log_slopes(logits, self.temperature))
 
     def on(self, H: Array, P: sp.csr_array) -> "Known":
         """Return the same attackers with the rows of a later graph. Their trained model and the lengths of effects
@@ -201,15 +220,23 @@ def clipped(changes: Array) -> Array:
 
 def expected(logits: Array, loss: LossKind) -> Array:
     """Return the p in the loss's derivative p - y by the logits (m, C)."""
+    if loss is LossKind.SQUARED:
+        return logits
     return np.asarray(softmax(logits, axis=1) if loss is LossKind.SOFTMAX else expit(logits))
 
 
-def answers(logits: Array, loss: LossKind) -> Array:
-    """Return the answers for logits (m, C); for `ovr` the sigmoids divided by their sum."""
-    p = expected(logits, loss)
+def answers(logits: Array, temperature: float | None) -> Array:
+    """Return the answers for logits (m, C): a softmax at `temperature`, or without one the sigmoids divided by their
+    sum.
+    """
+    if temperature is not None:
+        return np.asarray(softmax(logits / temperature, axis=1))
+    p = expit(logits)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def log_slopes(logits: Array, loss: LossKind) -> Array:
+def log_slopes(logits: Array, temperature: float | None) -> Array:
     """Return the derivative of an answer's logarithm by its logit, before the division by the sum, (m, C)."""
-    return np.ones_like(logits) if loss is LossKind.SOFTMAX else np.asarray(expit(-logits))
+    if temperature is not None:
+        return np.full_like(logits, 1 / temperature)
+    return np.asarray(expit(-logits))

@@ -31,8 +31,8 @@ from benchmarks.attacks.black_box import BlackBox
 from benchmarks.attacks.knowledge import Known, clipped, log_slopes
 from benchmarks.baselines.protocol import Array
 
-#: Share of the public nodes used in the regression: those whose answers change least.
-_KEPT = 0.9
+#: Share of the public nodes used in the regression: those whose answers change least; and at most this many of them.
+_KEPT, _ROWS = 0.9, 20_000
 #: Added to the rows' Gram matrix, relative to its mean diagonal.
 _RIDGE = 1e-10
 #: Relative tolerance and step limit of the regression's conjugate gradients. An attacker needs no more digits.
@@ -60,8 +60,9 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     size = np.abs(known.changes(before, after)).max(axis=1)
     kept = known.asked[size <= np.quantile(size, _KEPT)]
     kept = kept[after(kept).any(axis=1)]
+    kept = kept[:: -(-kept.size // _ROWS)]
     rows = known.H[kept]
-    slopes = log_slopes(rows @ known.W, known.spec.loss)
+    slopes = log_slopes(rows @ known.W, known.temperature)
     seen = (_logarithms(after(kept)) - _logarithms(before(kept))) / slopes
     gram = rows.T @ rows
     gram[np.diag_indices_from(gram)] += _RIDGE * gram.trace() / len(gram)

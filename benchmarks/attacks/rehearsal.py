@@ -51,7 +51,7 @@ class Rehearsal:
         # The noise has its own stream, so that the same nodes are drawn with and without noise.
         (noise,) = random.spawn(1)
         before, after = (
-            answers(H @ (weights + sigma * noise.standard_normal(weights.shape)), known.spec.loss)
+            answers(H @ (weights + sigma * noise.standard_normal(weights.shape)), known.temperature)
             for H, weights in ((known.H, known.W), (rows, W))
         )
         # The service does not answer for a deleted node.

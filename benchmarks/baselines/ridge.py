@@ -40,6 +40,9 @@ from projector.network.spec import LossKind
 
 #: GraphEditor's fine-tuning.
 _STEPS, _RATE = 500, 1e-3
+#: Temperature at which a ridge regression on one-hot targets has GraphEditor's answers. Targets of 1 and -1 are twice
+#: the one-hot ones, less 1 in all columns, and the softmax drops what all columns share.
+EDITOR_TEMPERATURE = 0.5
 
 
 class Editing(Enum):

@@ -42,9 +42,9 @@ RETRAINED_QUESTION, NEVER_THERE_QUESTION = "unlearned or retrained", "unlearned 
 #: Methods whose second-order step is defined for logistic regression alone.
 ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fisher+, without noise")
 _TARGETS, _TRAINED = 0.1, 0.9
-#: Number of models; half of them teach the attackers about the others. A synthetic graph only tests that it runs, so it
-#: has fewer.
-_MODELS, _FEW_MODELS, _SMALL_GRAPH = 64, 8, 1_000
+#: Number of models up to a number of nodes; half of them teach the attackers about the others. A synthetic graph only
+#: tests that it runs. On the arXiv graph a model takes half a minute, and there are 9,094 targets.
+_MODELS = {1_000: 8, 50_000: 64, 1_000_000: 16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ def lira(graph: Graph, unit: Unit) -> Cases:
     """Yield, for each loss of the method and each question, figures with intervals, and the numbers of models and
     targets.
     """
-    models = _MODELS if graph.nodes > _SMALL_GRAPH else _FEW_MODELS
+    models = next(count for most, count in _MODELS.items() if graph.nodes <= most)
     for loss in losses_of(unit.method):
         spec = replace(spec_of(unit.dataset, unit.method), loss=loss)
         shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS, retraining_of(unit.method))

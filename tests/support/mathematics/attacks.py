@@ -14,7 +14,9 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
-SPECS = {loss: replace(OVR, loss=loss, regularization=1e-3) for loss in (LossKind.OVR, LossKind.SOFTMAX)}
+SPECS = {
+    loss: replace(OVR, loss=loss, regularization=1e-3) for loss in (LossKind.OVR, LossKind.SOFTMAX, LossKind.SQUARED)
+}
 
 
 def attacked(spec: ModelSpec, nodes: int = 60, features: int = 5) -> tuple[Graph, Known]:
@@ -38,13 +40,15 @@ def leaked(graph: Graph, spec: ModelSpec, node: int) -> tuple[LinearModel, Linea
 
 def probability(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
     """Return the p in the loss' derivative p - y by the logits."""
+    if spec.loss is LossKind.SQUARED:
+        return logits
     raised = np.exp(logits)
     return raised / raised.sum(axis=1, keepdims=True) if spec.loss is LossKind.SOFTMAX else raised / (1 + raised)
 
 
 def told(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
     """Return the answers."""
-    found = probability(logits, spec)
+    found = np.exp(logits / 0.2) if spec.loss is LossKind.SQUARED else probability(logits, spec)
     return found / found.sum(axis=1, keepdims=True)
 
 
@@ -56,6 +60,9 @@ def dense_hessian(
     """
     whole = spec.regularization * np.eye(W.size)
     for h, p in zip(H, probability(H @ W, spec), strict=True):
+        if spec.loss is LossKind.SQUARED:
+            whole += np.kron(np.outer(h, h), np.eye(len(p))) / len(H)
+            continue
         off = np.outer(p, p) if spec.loss is LossKind.SOFTMAX and coupled else np.diag(p * p)
         whole += np.kron(np.outer(h, h), np.diag(p) - off) / len(H)
     return whole
