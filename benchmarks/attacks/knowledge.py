@@ -29,7 +29,7 @@ _ROWS = 20_000
 #: Quantile at which changes of answers are clipped. Larger changes belong to the deleted node's neighbours, whose rows
 #: the attackers know only as they were before.
 _UNCLIPPED = 0.98
-#: Temperatures of the answers by `probabilities`.
+#: Temperatures of the softmax in `probabilities`; None for sigmoids divided by their sum.
 _TEMPERATURES = {LossKind.SOFTMAX: 1.0, LossKind.OVR: None, LossKind.SQUARED: UNFITTED_TEMPERATURE}
 
 
@@ -48,9 +48,10 @@ class Hessian:
     @classmethod
     def at(cls, rows: Array, W: Array, loss: LossKind, regularization: float) -> "Hessian":
         """Return the Hessian at W (p, C), for softmax, one-vs-rest or squares."""
-        p = expected(rows @ W, loss)
         if loss is LossKind.SQUARED:
-            return cls(rows, np.ones_like(p), np.zeros_like(p), regularization)
+            shape = len(rows), W.shape[1]
+            return cls(rows, np.ones(shape), np.zeros(shape), regularization)
+        p = expected(rows @ W, loss)
         coupled = loss is LossKind.SOFTMAX
         return cls(rows, p if coupled else p * (1 - p), p if coupled else np.zeros_like(p), regularization)
 
@@ -77,10 +78,10 @@ class Hessian:
 
     def _factor(self, curvature: Array) -> tuple[Array, bool]:
         # One array on both sides, since numpy then computes a triangle only.
-        scaled = np.sqrt(curvature)[:, None] * self.rows
-        whole = scaled.T @ scaled / len(self.rows)
+        scaled = np.sqrt(curvature / len(self.rows))[:, None] * self.rows
+        whole = scaled.T @ scaled
         whole[np.diag_indices_from(whole)] += self.regularization
-        factor: tuple[Array, bool] = cho_factor(whole, overwrite_a=True)
+        factor: tuple[Array, bool] = cho_factor(whole.T, overwrite_a=True)
         return factor
 
 
@@ -120,15 +121,12 @@ class Known:
     candidates: Nodes
     #: m, the number of nodes that the model was trained on.
     training: int
-    #: Of the softmax in the answers; None for one class against the rest.
+    #: Temperature of the softmax in the answers; None if they are sigmoids divided by their sum.
     temperature: float | None
 
     @classmethod
-    def of(cls, graph: Graph, spec: ModelSpec, candidates: Nodes, temperature: float | None = None) -> "Known":
-        """Build the attackers' knowledge: all nodes except `candidates` (k,) are public and labelled, and train W.
-
-        `temperature` is by default that of `probabilities`.
-        """
+    def of(cls, graph: Graph, spec: ModelSpec, candidates: Nodes) -> "Known":
+        """Build the attackers' knowledge: all nodes except `candidates` (k,) are public and labelled, and train W."""
         nobody = np.zeros(graph.nodes, dtype=np.bool_)
         public = graph.labels >= 0
         public[candidates] = False
@@ -138,9 +136,8 @@ class Known:
         training = int(graph.train_mask.sum())
         some = asked[:: -(-asked.size // _ROWS)]
         hessian = Hessian.at(H[some], stacked(W), spec.loss, spec.regularization)
-        if temperature is None:
-            temperature = _TEMPERATURES[spec.loss]
-        return cls(H, propagation(graph, spec), stacked(W), spec, hessian, asked, candidates, training, temperature)
+        P, temperature = propagation(graph, spec), _TEMPERATURES[spec.loss]
+        return cls(H, P, stacked(W), spec, hessian, asked, candidates, training, temperature)
 
     def changes(self, before: BlackBox, after: BlackBox) -> Array:
         """Return the change of the answers on queried nodes, (a, C); zero for a node that is now missing."""
@@ -221,7 +218,7 @@ def clipped(changes: Array) -> Array:
 def expected(logits: Array, loss: LossKind) -> Array:
     """Return the p in the loss's derivative p - y by the logits (m, C)."""
     if loss is LossKind.SQUARED:
-        return logits
+        return logits.copy()
     return np.asarray(softmax(logits, axis=1) if loss is LossKind.SOFTMAX else expit(logits))
 
 

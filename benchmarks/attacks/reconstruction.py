@@ -2,9 +2,10 @@
 
 "Reconstruction attacks on machine unlearning: simple models are vulnerable". Leaving out k of m training rows moves the
 optimum so that (m - k) H (W' - W) - k lambda W is about the gradient of the lost rows' losses, sum_v h_v s_v^T. H is
-the Hessian on the remaining rows, estimated from public rows. The relation is exact for squares and the true H. The
-largest singular vector of the gradient is the row. The paper has one output and a row of features. Here C outputs agree
-on the row, which is the deleted node's row of P^L X, so its neighbours' features cannot be separated from its own.
+the Hessian on the remaining rows, estimated from public rows. The relation is exact for squares and the true H, if the
+ridge is lambda times the number of rows. (GraphEditor's ridge stays; the term with lambda is small there.) The largest
+singular vector of the gradient is the row. The paper has one output and a row of features. Here C outputs agree on the
+row, which is the deleted node's row of P^L X, so its neighbours' features cannot be separated from its own.
 
 * From weights: directly by this relation.
 * From answers, by regression: answers give each public node's logits up to a shift (a softmax) or a scale of the
@@ -31,8 +32,8 @@ from benchmarks.attacks.black_box import BlackBox
 from benchmarks.attacks.knowledge import Known, clipped, log_slopes
 from benchmarks.baselines.protocol import Array
 
-#: Share of the public nodes used in the regression: those whose answers change least; and at most this many of them.
-_KEPT, _ROWS = 0.9, 20_000
+#: Share of the public nodes used in the regression: those whose answers change least.
+_KEPT = 0.9
 #: Added to the rows' Gram matrix, relative to its mean diagonal.
 _RIDGE = 1e-10
 #: Relative tolerance and step limit of the regression's conjugate gradients. An attacker needs no more digits.
@@ -55,12 +56,12 @@ def deleted_row(change: Array, known: Known, count: int = 1) -> Array:
 def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     """Estimate the change of the weights (p, C), to first order, by regressing public nodes' answers on their rows.
 
-    For a softmax, up to a part common to all columns, which is zero at the optimum.
+    From a softmax's answers, up to a part common to all columns. At the optimum of its cross-entropy that part is zero.
+    For squares it is not, but without it the gradient still has the deleted row's direction.
     """
     size = np.abs(known.changes(before, after)).max(axis=1)
     kept = known.asked[size <= np.quantile(size, _KEPT)]
     kept = kept[after(kept).any(axis=1)]
-    kept = kept[:: -(-kept.size // _ROWS)]
     rows = known.H[kept]
     slopes = log_slopes(rows @ known.W, known.temperature)
     seen = (_logarithms(after(kept)) - _logarithms(before(kept))) / slopes

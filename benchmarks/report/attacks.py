@@ -96,7 +96,7 @@ _NEEDS = (
     (
         "U-LiRA",
         "shadow models trained on the same distribution are like the attacked one",
-        "dozens of models trained with and without a node, and unlearned; its true label; answers about it on a "
+        "16 to 64 models trained with and without a node, and unlearned; its true label; answers about it on a "
         "graph that still has it",
         "yes",
     ),

@@ -23,6 +23,7 @@ Hayes et al. use images, not nodes, and leave these points open. The choices her
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 
@@ -44,7 +45,7 @@ ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fishe
 _TARGETS, _TRAINED = 0.1, 0.9
 #: Number of models up to a number of nodes; half of them teach the attackers about the others. A synthetic graph only
 #: tests that it runs. On the arXiv graph a model takes half a minute, and there are 9,094 targets.
-_MODELS = {1_000: 8, 50_000: 64, 1_000_000: 16}
+_MODELS = {1_000: 8, 50_000: 64, inf: 16}
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from benchmarks.paper.inference.versions import TOLD, Pair, by_pair, victim_of
 from benchmarks.paper.units import Cases, Figures, Unit
 from projector.graph.graph import Graph, feature_rows
 
-#: The regression takes a Gram matrix of as many rows for each pair of versions.
-_COLUMNS = 3_000
+#: Models of more columns have no regression: it factorises their Gram matrix for each pair of versions.
+_MOST_COLUMNS = 3_000
 
 
 def reconstruction(graph: Graph, unit: Unit) -> Cases:
@@ -49,7 +49,7 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
             found |= of_row("weights", row, pair)
         for told, decimals in TOLD.items():
             versions = pair.before.told(decimals), pair.after.told(decimals)
-            if known.H.shape[1] <= _COLUMNS:
+            if known.H.shape[1] <= _MOST_COLUMNS:
                 row = deleted_row(change_of_weights(*versions, known), known, pair.nodes.size)
                 found |= of_row(f"regression_{told}", row, pair)
             likely = by_likelihood(*versions, known)

@@ -31,9 +31,10 @@ def untold(method: str) -> Judge:
         for dataset in results.datasets("lira"):
             for case in (each for each in results.cases("lira", dataset) if each.endswith(NEVER_THERE_QUESTION)):
                 key = ("lira", dataset, method, case)
-                for area, low in zip(results.values(*key, "auc"), results.values(*key, "auc_low"), strict=True):
-                    words = f"{called(dataset)}, U-LiRA, {case}, {method}: area {100 * area:.1f} %, interval from "
-                    words += f"{100 * low:.1f} %."
+                figures = (results.values(*key, each) for each in ("models", "auc", "auc_low"))
+                for models, area, low in zip(*figures, strict=True):
+                    words = f"{called(dataset)}, U-LiRA, {case}, {method}: {models:.0f} models, area {100 * area:.1f} "
+                    words += f"%, interval from {100 * low:.1f} %."
                     cases.append(Case(CHANCE["auc"] - low, words, called(dataset)))
         return cases
 
