@@ -5,7 +5,7 @@ python -m docs.reproduce_table     rewrites them; a test fails while they are ou
 
 from pathlib import Path
 
-from benchmarks.report import field, tables
+from benchmarks.report import attacks, field, tables
 from benchmarks.report.headline import headline
 from benchmarks.report.results import LETHE, Results, called, percent, spread
 from benchmarks.report.section import Table
@@ -25,6 +25,7 @@ def with_current_table(page: str) -> str:
         ("accuracy", tables.accuracy(results)),
         ("losses", tables.losses(results)),
         ("ridge", tables.ridge(results)),
+        ("attacks", attacks.exact_methods(results)),
         ("identity", tables.identity(results)),
         ("repair", tables.repair(results)),
     ):

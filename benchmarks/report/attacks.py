@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from benchmarks.report.results import Results, called, percent, spread
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, losses_of
+from benchmarks.paper.inference.versions import AUDITED, PLANTED, SEEN
+from benchmarks.report.results import REPAIRED, RETRAINED, Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
 _TOLD = (("exact", "exact"), ("3", "3 decimals"), ("2", "2"), ("1", "1"))
@@ -141,6 +143,42 @@ def sections(results: Results) -> list[Section]:
             [("", Table(("attack", "assumes", "needs", "sees a planted leak"), _NEEDS, prose=True))],
         ),
     ]
+
+
+def exact_methods(results: Results) -> Table:
+    """Return a row for each graph and exact method, and for the planted leak."""
+    rows = []
+    for dataset in results.datasets("identification"):
+        for method in (RETRAINED, REPAIRED, "closed-form sgc", "graph editor", PLANTED):
+            key = (dataset, method)
+            found = {
+                each: results.values("identification", *key, each, "filter_exact_first") for each in (SEEN, AUDITED)
+            }
+            if not found[SEEN]:
+                continue
+            rounded = results.values("identification", *key, AUDITED, "filter_3_rank")
+            middle = results.values("identification", *key, SEEN, "middle_rank")
+            weights = [results.values("reconstruction", *key, f"single, {each}", "weights_first") for each in found]
+            area = "–" if method == PLANTED else _area(results, dataset, method)
+            told = [f"{spread(rounded)} ({spread(middle)})" if rounded else "–", *map(_share, weights), area]
+            rows.append([called(dataset), method, *map(_share, found.values()), *told])
+    head = ("dataset", "method", "identified, before and after, %", "after and retrained, %")
+    rank = "median rank there at 3 decimals (chance)"
+    return Table((*head, rank, "row found, before and after, %", "after and retrained, %", "U-LiRA, area in %"), rows)
+
+
+def _share(values: Sequence[float]) -> str:
+    return percent(values) if values else "–"
+
+
+def _area(results: Results, dataset: str, method: str) -> str:
+    """Format U-LiRA's area for models that unlearned a node against models that never had it, with its interval."""
+    key = ("lira", dataset, method, f"{losses_of(method)[0]}, {NEVER_THERE_QUESTION}")
+    found = [results.values(*key, f"auc{end}") for end in ("", "_low", "_high")]
+    if not all(found):
+        return "–"
+    area, low, high = (100 * each[0] for each in found)
+    return f"{area:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _tables(results: Results, experiment: str, parts: dict[str, dict[str, Column]]) -> list[tuple[str, Table]]:
