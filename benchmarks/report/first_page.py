@@ -167,6 +167,8 @@ def _lira(results: Results) -> Line:
         case = f"ovr, {NEVER_THERE_QUESTION}"
         areas = {each: results.mean("lira", dataset, each, case, "auc") for each in (LETHE, REPAIRED, RETRAINED)}
         words = [f"{100 * area:.1f} % with {method}" for method, area in areas.items() if area is not None]
+        if not words:
+            continue
         absent = [method for method, area in areas.items() if area is None]
         words += [f"not measured yet with {' and '.join(absent)}"] * bool(absent)
         figures.append(f"{called(dataset)}: {', '.join(words)}.")
