@@ -3,9 +3,10 @@
 "Reconstruction attacks on machine unlearning: simple models are vulnerable". Leaving out k of m training rows moves the
 optimum so that (m - k) H (W' - W) - k lambda W is about the gradient of the lost rows' losses, sum_v h_v s_v^T. H is
 the Hessian on the remaining rows, estimated from public rows. The relation is exact for squares and the true H, if the
-ridge is lambda times the number of rows. (GraphEditor's ridge stays; the term with lambda is small there.) The largest
-singular vector of the gradient is the row. The paper has one output and a row of features. Here C outputs agree on the
-row, which is the deleted node's row of P^L X, so its neighbours' features cannot be separated from its own.
+ridge is lambda times the number of rows. (GraphEditor's does not change with a deletion; the term with lambda is small
+there.) The largest singular vector of the gradient is the row. The paper has one output and a row of features. Here C
+outputs agree on the row, which is the deleted node's row of P^L X, so its neighbours' features cannot be separated from
+its own.
 
 * From weights: directly by this relation.
 * From answers, by regression: answers give each public node's logits up to a shift (a softmax) or a scale of the
@@ -57,7 +58,7 @@ def change_of_weights(before: BlackBox, after: BlackBox, known: Known) -> Array:
     """Estimate the change of the weights (p, C), to first order, by regressing public nodes' answers on their rows.
 
     From a softmax's answers, up to a part common to all columns. At the optimum of its cross-entropy that part is zero.
-    For squares it is not, but without it the gradient still has the deleted row's direction.
+    For squares it is not, but dropping it keeps the direction of the deleted row.
     """
     size = np.abs(known.changes(before, after)).max(axis=1)
     kept = known.asked[size <= np.quantile(size, _KEPT)]

@@ -151,20 +151,31 @@ def exact_methods(results: Results) -> Table:
     for dataset in results.datasets("identification"):
         for method in (RETRAINED, REPAIRED, "closed-form sgc", "graph editor", PLANTED):
             key = (dataset, method)
-            found = {
-                each: results.values("identification", *key, each, "filter_exact_first") for each in (SEEN, AUDITED)
-            }
-            if not found[SEEN]:
-                continue
-            rounded = results.values("identification", *key, AUDITED, "filter_3_rank")
-            middle = results.values("identification", *key, SEEN, "middle_rank")
-            weights = [results.values("reconstruction", *key, f"single, {each}", "weights_first") for each in found]
-            area = "–" if method == PLANTED else _area(results, dataset, method)
-            told = [f"{spread(rounded)} ({spread(middle)})" if rounded else "–", *map(_share, weights), area]
-            rows.append([called(dataset), method, *map(_share, found.values()), *told])
-    head = ("dataset", "method", "identified, before and after, %", "after and retrained, %")
-    rank = "median rank there at 3 decimals (chance)"
-    return Table((*head, rank, "row found, before and after, %", "after and retrained, %", "U-LiRA, area in %"), rows)
+            cells = [
+                *(
+                    _share(results.values("identification", *key, each, "filter_exact_first"))
+                    for each in (SEEN, AUDITED)
+                ),
+                *(_rank(results, dataset, method, told) for told in ("exact", "3")),
+                *(
+                    _share(results.values("reconstruction", *key, f"single, {each}", "weights_first"))
+                    for each in (SEEN, AUDITED)
+                ),
+                _area(results, dataset, method),
+            ]
+            if set(cells) != {"–"}:
+                rows.append([called(dataset), method, *cells])
+    identified = [f"identified, {each}, %" for each in (SEEN, AUDITED)]
+    ranks = [f"median rank, {AUDITED}, {told} (chance)" for told in ("exact", "3 decimals")]
+    found = [f"row found, {each}, %" for each in (SEEN, AUDITED)]
+    return Table(("dataset", "method", *identified, *ranks, *found, "U-LiRA, area in %"), rows)
+
+
+def _rank(results: Results, dataset: str, method: str, told: str) -> str:
+    """Format the median rank of the deleted node, with chance, from the model after and the retrained one."""
+    key = ("identification", dataset, method, AUDITED)
+    rank, middle = (results.values(*key, each) for each in (f"filter_{told}_rank", "middle_rank"))
+    return f"{spread(rank)} ({spread(middle)})" if rank else "–"
 
 
 def _share(values: Sequence[float]) -> str:

@@ -44,7 +44,7 @@ RETRAINED_QUESTION, NEVER_THERE_QUESTION = "unlearned or retrained", "unlearned 
 ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fisher+, without noise")
 _TARGETS, _TRAINED = 0.1, 0.9
 #: Number of models up to a number of nodes; half of them teach the attackers about the others. A synthetic graph only
-#: tests that it runs. On the arXiv graph a model takes half a minute, and there are 9,094 targets.
+#: tests that it runs. On the arXiv graph, with 9,094 targets, there are fewer for want of time.
 _MODELS = {1_000: 8, 50_000: 64, inf: 16}
 
 

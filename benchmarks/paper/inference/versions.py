@@ -6,8 +6,8 @@ candidates, and the deleted nodes are among them. All other nodes are public. Ea
 * "before and after": visible to anyone who queries twice. Here retraining reveals the deleted node, as does every
   method that gives the same weights. Being detected is not a fault of the method.
 * "after and retrained": visible to an auditor who has the same kind of model retrained (`retraining_of`). Any finding
-  here is a trace that the method left. Not measured on the arXiv graph, nor for ridge regressions on Coauthor CS, where
-  retraining takes half a minute or more for each deletion; nor for GraphEditor's fine-tuning, which is not retrained.
+  here is a trace that the method left. Not measured for want of time on the arXiv graph, nor for ridge regressions on
+  Coauthor CS; nor for GraphEditor's fine-tuned weights, which are not retrained here.
 
 The attackers know that GraphEditor's targets are 1 and -1. They take its fine-tuned weights for those of its closed
 form.
@@ -118,8 +118,8 @@ def pairs(graph: Graph, unit: Unit, deletions: Sequence[Nodes]) -> Iterator[Pair
 
 
 def _audited(graph: Graph, spec: ModelSpec, method: str) -> bool:
-    few = spec.loss is not LossKind.SQUARED or len(spec.block_hops) * graph.num_features <= _MOST_COLUMNS
-    return graph.nodes <= _MOST_NODES and few and not method.endswith("fine-tuned")
+    small = spec.loss is not LossKind.SQUARED or len(spec.block_hops) * graph.num_features <= _MOST_COLUMNS
+    return graph.nodes <= _MOST_NODES and small and not method.endswith("fine-tuned")
 
 
 def averaged(found: Sequence[Figures]) -> Figures:

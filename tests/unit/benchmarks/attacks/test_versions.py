@@ -13,6 +13,7 @@ from benchmarks.paper.inference.versions import AUDITED, PLANTED, SEEN, pairs, v
 from benchmarks.paper.setting import ARXIV, SMALL
 from benchmarks.paper.units import Unit, graph_of
 from projector import ModelSpec
+from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import LossKind
 from tests.support.mathematics.baselines import small_graph
 
@@ -26,7 +27,7 @@ def test_graph_editor_answers_as_a_ridge_regression_on_one_hot_targets_at_its_te
     graph = small_graph(nodes=60, features=5)
     edited, plain = GraphEditor(SPEC, Editing.CLOSED_FORM).fit(graph), ClosedFormSgc(SPEC).fit(graph)
     scores = plain.predict_on(graph)  # at the temperature of models without a fitted one
-    raised = scores ** (0.2 / EDITOR_TEMPERATURE)
+    raised = scores ** (UNFITTED_TEMPERATURE / EDITOR_TEMPERATURE)
     np.testing.assert_allclose(edited.predict(), raised / raised.sum(axis=1, keepdims=True), atol=1e-12)
     shared = 2 * stacked(plain.weights) - stacked(plain.weights).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(stacked(edited.weights), shared, atol=1e-10)
