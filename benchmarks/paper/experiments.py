@@ -60,7 +60,7 @@ _DIFFUSED = ("lethe, projection, with diffusion", "retraining, with diffusion")
 #: One of each kind of method that prefers another lambda.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
 #: Ridge regressions updated in closed form.
-_RIDGE = ("closed-form sgc", "graph editor", "graph editor, fine-tuned")
+_CLOSED_FORMS = ("closed-form sgc", "graph editor")
 #: Methods of the headline: exact, as printed, and approximate ones of every kind.
 _COMPARED = (
     "retraining",
@@ -82,7 +82,8 @@ _ATTACKED = (
     "fisher+",
     "fisher+, without noise",
     "graph eraser, linear, metis, mean",
-    *_RIDGE,
+    *_CLOSED_FORMS,
+    "graph editor, fine-tuned",
     *(name + SOFTMAX for name in _EITHER_LOSS),
 )
 _FORGETTING_EDGES = tuple(name + loss for loss in ("", SOFTMAX) for name in ("retraining", *_PROJECTED))
@@ -90,7 +91,7 @@ _QUICK_ATTACKED = ("lethe, projection and repair", PLANTED, "graph eraser, linea
 #: Graphs whose deleted edges are looked for.
 _EDGE_GRAPHS = ("cora", "pubmed", ARXIV)
 #: Identified and reconstructed on Citeseer and Amazon Photo, beside a planted leak.
-_EXACT = ("retraining", "lethe, projection and repair", *_RIDGE[:2])
+_EXACT = ("retraining", "lethe, projection and repair", *_CLOSED_FORMS)
 #: Under U-LiRA on Citeseer, Amazon Photo and the arXiv graph: the headline's methods, and the projection alone.
 _SHADOWED_REST = (*_EXACT, "lethe, projection", "projector, option 1 as printed", "fisher+, without noise")
 #: Planned seeds for experiments that draw something, within `LIMITS`.
@@ -147,7 +148,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "early-membership": Experiment(early_membership, (at(RETRAINING, PAPERS), LIVE), ("cora", "citeseer")),
     "lira": Experiment(
         lira,
-        (*_SHADOWED, *_RIDGE[:2], *_LINEAR_FIELD),
+        (*_SHADOWED, *_CLOSED_FORMS, *_LINEAR_FIELD),
         (*SMALL[:4], ARXIV),
         quick=("retraining", _PROJECTED[1], "influence+", "graph editor"),
     ),
@@ -291,7 +292,7 @@ LIMITS = (
             experiment in ("identification", "reconstruction")
             and (
                 (dataset in ("citeseer", "amazon_photo") and method not in (*_EXACT, PLANTED))
-                or (dataset == "coauthor_cs" and method not in _RIDGE[:2])
+                or (dataset == "coauthor_cs" and method not in _CLOSED_FORMS)
             )
         ),
         seeds=0,
@@ -303,7 +304,7 @@ LIMITS = (
         lambda experiment, dataset, method: (
             dataset == ARXIV
             and (
-                (experiment == "reconstruction" and method not in _RIDGE[:2])
+                (experiment == "reconstruction" and method not in _CLOSED_FORMS)
                 or (experiment == "identification" and method == "graph editor, fine-tuned")
             )
         ),

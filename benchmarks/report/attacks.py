@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, losses_of
 from benchmarks.paper.inference.versions import AUDITED, PLANTED, SEEN
+from benchmarks.report.lira import estimate
 from benchmarks.report.results import REPAIRED, RETRAINED, Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
@@ -150,46 +151,31 @@ def exact_methods(results: Results) -> Table:
     rows = []
     for dataset in results.datasets("identification"):
         for method in (RETRAINED, REPAIRED, "closed-form sgc", "graph editor", PLANTED):
-            key = (dataset, method)
-            cells = [
-                *(
-                    _share(results.values("identification", *key, each, "filter_exact_first"))
-                    for each in (SEEN, AUDITED)
-                ),
-                *(_rank(results, dataset, method, told) for told in ("exact", "3")),
-                *(
-                    _share(results.values("reconstruction", *key, f"single, {each}", "weights_first"))
-                    for each in (SEEN, AUDITED)
-                ),
-                _area(results, dataset, method),
-            ]
+            identified, found = (
+                [percent(results.values(experiment, dataset, method, case, figure)) for case in cases]
+                for experiment, figure, cases in (
+                    ("identification", "filter_exact_first", (SEEN, AUDITED)),
+                    ("reconstruction", "weights_first", (f"single, {SEEN}", f"single, {AUDITED}")),
+                )
+            )
+            ranks = [_rank(results, dataset, method, decimals) for decimals in ("exact", "3")]
+            question = f"{losses_of(method)[0]}, {NEVER_THERE_QUESTION}"
+            cells = [*identified, *ranks, *found, estimate(results, ("lira", dataset, method, question), "auc")]
             if set(cells) != {"–"}:
                 rows.append([called(dataset), method, *cells])
-    identified = [f"identified, {each}, %" for each in (SEEN, AUDITED)]
-    ranks = [f"median rank, {AUDITED}, {told} (chance)" for told in ("exact", "3 decimals")]
-    found = [f"row found, {each}, %" for each in (SEEN, AUDITED)]
-    return Table(("dataset", "method", *identified, *ranks, *found, "U-LiRA, area in %"), rows)
+    head = (
+        *(f"identified, {case}, %" for case in (SEEN, AUDITED)),
+        *(f"median rank, {AUDITED}, {decimals} (chance)" for decimals in ("exact", "3 decimals")),
+        *(f"row found, {case}, %" for case in (SEEN, AUDITED)),
+    )
+    return Table(("dataset", "method", *head, "U-LiRA, area in %"), rows)
 
 
-def _rank(results: Results, dataset: str, method: str, told: str) -> str:
+def _rank(results: Results, dataset: str, method: str, decimals: str) -> str:
     """Format the median rank of the deleted node, with chance, from the model after and the retrained one."""
     key = ("identification", dataset, method, AUDITED)
-    rank, middle = (results.values(*key, each) for each in (f"filter_{told}_rank", "middle_rank"))
+    rank, middle = (results.values(*key, each) for each in (f"filter_{decimals}_rank", "middle_rank"))
     return f"{spread(rank)} ({spread(middle)})" if rank else "–"
-
-
-def _share(values: Sequence[float]) -> str:
-    return percent(values) if values else "–"
-
-
-def _area(results: Results, dataset: str, method: str) -> str:
-    """Format U-LiRA's area for models that unlearned a node against models that never had it, with its interval."""
-    key = ("lira", dataset, method, f"{losses_of(method)[0]}, {NEVER_THERE_QUESTION}")
-    found = [results.values(*key, f"auc{end}") for end in ("", "_low", "_high")]
-    if not all(found):
-        return "–"
-    area, low, high = (100 * each[0] for each in found)
-    return f"{area:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _tables(results: Results, experiment: str, parts: dict[str, dict[str, Column]]) -> list[tuple[str, Table]]:

@@ -43,12 +43,15 @@ def _table(results: Results, dataset: str) -> Table:
                 key = ("lira", dataset, method, case)
                 counts = [f"{each:.0f}" for figure in _COUNTS for each in results.values(*key, figure)[:1]]
                 if case.endswith(question) and counts:
-                    rows.append([f"{method}; {case}", *(_estimate(results, key, each) for each in _COLUMNS), *counts])
+                    rows.append([f"{method}; {case}", *(estimate(results, key, each) for each in _COLUMNS), *counts])
     head = [f"{words}, chance {100 * CHANCE[figure]:g}" for figure, words in _COLUMNS.items()]
     return Table(("method; loss, question", *head, *_COUNTS), rows)
 
 
-def _estimate(results: Results, key: tuple[str, str, str, str], figure: str) -> str:
-    """Format a percentage with its interval."""
-    value, low, high = (results.values(*key, f"{figure}{end}")[0] for end in ("", "_low", "_high"))
-    return f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
+def estimate(results: Results, key: tuple[str, str, str, str], figure: str) -> str:
+    """Format a percentage of the first seed with its interval, if measured."""
+    found = [results.values(*key, f"{figure}{end}") for end in ("", "_low", "_high")]
+    if not all(found):
+        return "–"
+    value, low, high = (100 * each[0] for each in found)
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"

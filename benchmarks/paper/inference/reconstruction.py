@@ -2,7 +2,7 @@
 
 In a batch, the nearest deleted node counts. The chance levels are another node's row, the public rows' mean, and a
 random candidate. The regression is left out on Citeseer, which has fewer public nodes than features, and on Coauthor
-CS, where each takes half a minute.
+CS, for want of time.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from benchmarks.paper.units import Cases, Figures, Unit
 from projector.graph.graph import Graph, feature_rows
 
 #: Models of more columns have no regression: it factorises their Gram matrix for each pair of versions.
-_MOST_COLUMNS = 3_000
+_MOST_REGRESSED_COLUMNS = 3_000
 
 
 def reconstruction(graph: Graph, unit: Unit) -> Cases:
@@ -49,7 +49,7 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
             found |= of_row("weights", row, pair)
         for told, decimals in TOLD.items():
             versions = pair.before.told(decimals), pair.after.told(decimals)
-            if known.H.shape[1] <= _MOST_COLUMNS:
+            if known.H.shape[1] <= _MOST_REGRESSED_COLUMNS:
                 row = deleted_row(change_of_weights(*versions, known), known, pair.nodes.size)
                 found |= of_row(f"regression_{told}", row, pair)
             likely = by_likelihood(*versions, known)

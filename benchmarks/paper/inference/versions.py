@@ -43,7 +43,7 @@ TOLD = {"exact": None, "3": 3, "2": 2, "1": 1}
 SEEN, AUDITED = "before and after", "after and retrained"
 _CANDIDATES, _DELETIONS, _BATCHES, _BATCH = 5000, 30, 5, 10
 #: Models of more nodes, and ridge regressions of more columns, are not retrained for an auditor.
-_MOST_NODES, _MOST_COLUMNS = 50_000, 5_000
+_MOST_NODES, _MOST_RIDGE_COLUMNS = 50_000, 5_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +114,11 @@ def pairs(graph: Graph, unit: Unit, deletions: Sequence[Nodes]) -> Iterator[Pair
         after = Version.of(left)
         yield Pair(SEEN, nodes, before, after)
         if audited:
-            yield Pair(AUDITED, nodes, after, Version.of(retrained) if retrained else after)
+            yield Pair(AUDITED, nodes, after, after if retrained is None else Version.of(retrained))
 
 
 def _audited(graph: Graph, spec: ModelSpec, method: str) -> bool:
-    small = spec.loss is not LossKind.SQUARED or len(spec.block_hops) * graph.num_features <= _MOST_COLUMNS
+    small = spec.loss is not LossKind.SQUARED or len(spec.block_hops) * graph.num_features <= _MOST_RIDGE_COLUMNS
     return graph.nodes <= _MOST_NODES and small and not method.endswith("fine-tuned")
 
 
