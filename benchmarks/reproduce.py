@@ -1,8 +1,8 @@
 """Measures the paper's claims and gives each a verdict.
 
-An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes. Each is one line of
-DATASET/EXPERIMENT.ndjson. A unit with a line is not measured again; remove the line to repeat it. A unit that runs out
-of time records its partial result.
+An experiment is measured in units (experiment, dataset, method, seed). Each is one line of DATASET/EXPERIMENT.ndjson.
+A unit with a line is not measured again; remove the line to repeat it. A unit that runs out of time records its partial
+result; without `--minutes` it has 20.
 
     ./lethe reproduce                                   every experiment, missing units only
     ./lethe reproduce injection --dataset cora --seeds 1
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
-from benchmarks.paper.runner import reproduce
+from benchmarks.paper.runner import LIMIT_S, reproduce
 from benchmarks.report.page import write_page
 from service.cli.console import reported
 from service.settings import require_known_variables
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--minutes", type=float, default=LIMIT_S / 60, help="time limit of a unit; default: 20")
     parser.add_argument("--quick", action="store_true", help="smoke test: a synthetic graph and one seed")
     parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results/paper")
     options = parser.parse_args(arguments)
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             chosen = plan(experiments, datasets, methods, seeds, quick=options.quick)
             if not chosen:
                 parser.error("No experiment has such a method on such a dataset.")
-            if reproduce(chosen, folder, lambda words: print(words, flush=True)):
+            if reproduce(chosen, folder, lambda words: print(words, flush=True), 60 * options.minutes):
                 sys.exit(1)
         if options.what == "report" or options.quick:
             page = write_page(folder, folder / "report.html")

@@ -23,7 +23,6 @@ Hayes et al. use images, not nodes, and leave these points open. The choices her
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from benchmarks.baselines.catalogue import EDITOR_RETRAINING, FIELD, build, is_s
 from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.protocol import Array, Baseline, BaselineError, Nodes
 from benchmarks.paper.forgetting.closeness import retraining_of
-from benchmarks.paper.setting import spec_of
+from benchmarks.paper.setting import ARXIV, spec_of
 from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -43,32 +42,33 @@ RETRAINED_QUESTION, NEVER_THERE_QUESTION = "unlearned or retrained", "unlearned 
 #: Methods whose second-order step is defined for logistic regression alone.
 ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fisher+, without noise")
 _TARGETS, _TRAINED = 0.1, 0.9
-#: Number of models up to a number of nodes; half of them teach the attackers about the others. A synthetic graph only
-#: tests that it runs. On the arXiv graph, with 9,094 targets, there are fewer for want of time.
-_MODELS = {1_000: 8, 50_000: 64, inf: 16}
+#: Number of models; half of them teach the attackers about the others. On two graphs there are fewer for want of time.
+_MODELS, _FEWER = 64, 16
+_WITH_FEWER = ("coauthor_cs", ARXIV)
+#: Maximum number of nodes of a graph that only tests that it runs, and its models.
+_SYNTHETIC, _TESTED = 1_000, 8
+#: Graphs on which methods of either loss are attacked with the first alone, for want of time.
+_ONE_LOSS = ("amazon_photo", *_WITH_FEWER)
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """The models' training sets, the same for every method, and the answers of the retrained ones."""
+    """The graphs that models are trained on, the same for every method, and the answers of the retrained models."""
 
     graph: Graph
     #: Ascending, (T,).
     targets: Nodes
     #: Targets that each model is trained on and unlearns, (K, T).
     members: Mask
-    #: The other training nodes of each model.
-    training: tuple[Nodes, ...]
+    #: The graph of each model, with its members of the targets and with the other nodes that it is trained on.
+    graphs: tuple[Graph, ...]
     #: Confidences of the models retrained without any target, (K, T).
     retrained: Array
 
     def unlearned(self, make: Callable[[int], Baseline]) -> Array:
         """Return confidences (K, T) of models that have unlearned their targets; `make` takes the model's number."""
         found = []
-        for number, (member, training) in enumerate(zip(self.members, self.training, strict=True)):
-            graph = _trained_on(
-                remaining(self.graph, self.targets[~member]), np.concatenate((training, self.targets[member]))
-            )
+        for number, (member, graph) in enumerate(zip(self.members, self.graphs, strict=True)):
             left = make(number).fit(graph).unlearn(self.targets[member])
             found.append(_confidence(self.graph, left.predict_on(self.graph), self.targets))
         return np.stack(found)
@@ -78,8 +78,10 @@ def lira(graph: Graph, unit: Unit) -> Cases:
     """Yield, for each loss of the method and each question, figures with intervals, and the numbers of models and
     targets.
     """
-    models = next(count for most, count in _MODELS.items() if graph.nodes <= most)
-    for loss in losses_of(unit.method):
+    few = _FEWER if unit.dataset in _WITH_FEWER else _MODELS
+    models = _TESTED if graph.nodes <= _SYNTHETIC else few
+    losses = losses_of(unit.method)
+    for loss in losses[:1] if unit.dataset in _ONE_LOSS else losses:
         spec = replace(spec_of(unit.dataset, unit.method), loss=loss)
         shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS, retraining_of(unit.method))
 
@@ -148,7 +150,11 @@ def shadows_of(
     trainer = build(retraining, spec, seed, factor * spec.regularization)
     models_without = (trainer.fit(_trained_on(left, nodes)) for nodes in training)
     retrained = [_confidence(graph, model.predict_on(graph), targets) for model in models_without]
-    return Shadows(graph, targets, members, training, np.stack(retrained))
+    graphs = tuple(
+        _trained_on(remaining(graph, targets[~member]), np.concatenate((nodes, targets[member])))
+        for member, nodes in zip(members, training, strict=True)
+    )
+    return Shadows(graph, targets, members, graphs, np.stack(retrained))
 
 
 def _trained_on(graph: Graph, nodes: Nodes) -> Graph:
