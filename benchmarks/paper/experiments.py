@@ -110,7 +110,15 @@ _SHADOWED = (
 )
 #: Methods of the field, each behind what it is compared with.
 _LINEAR_FIELD, _GCN_FIELD = (tuple(name for name in FIELD if name.endswith(kind)) for kind in ("linear", "gcn"))
-_BESIDE = ("retraining", *_PROJECTED, "projector, option 1 as printed", *_LINEAR_FIELD, "gcn", *_GCN_FIELD)
+_BESIDE = (
+    "retraining",
+    *_PROJECTED,
+    *_CLOSED_FORMS,
+    "projector, option 1 as printed",
+    *_LINEAR_FIELD,
+    "gcn",
+    *_GCN_FIELD,
+)
 EXPERIMENTS: dict[str, Experiment] = {
     "identity": Experiment(identity, ("lethe, projection", AS_PRINTED)),
     "injection": Experiment(
@@ -128,7 +136,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "two-losses": Experiment(two_losses, (AUTHORS_COMPARISON,), SMALL[:3]),
     "batches": Experiment(batches, _COMPARED, alone=True),
-    "field": Experiment(field, _BESIDE, SMALL[:4], quick=("retraining", "megu, linear", "gif, gcn"), alone=True),
+    "field": Experiment(
+        field, _BESIDE, SMALL[:4], quick=("retraining", "graph editor", "megu, linear", "gif, gcn"), alone=True
+    ),
     "accuracy": Experiment(
         accuracies,
         (*VARIANTS, *LABEL_INPUTS, SHADOW, *NETWORKS, WALKS),

@@ -7,7 +7,7 @@ from benchmarks.report.section import Table
 
 _PRINTED = "projector, option 1 as printed"
 #: Exact methods, and what their weights are.
-_EXACT = {
+EXACT = {
     REPAIRED: "yes",
     RETRAINED: "yes",
     "graph editor": "yes, of ridge regression",
@@ -42,7 +42,7 @@ def headline(results: Results) -> Table:
     rows = []
     for dataset in results.datasets("batches"):
         best = _closest(results, dataset)
-        for method in (*_EXACT, _PRINTED, *([best] if best else ())):
+        for method in (*EXACT, _PRINTED, *([best] if best else ())):
             seconds = results.values("batches", dataset, method, _MANY, "seconds")
             if seconds:
                 rows.append(_row(results, dataset, method, len(seconds)))
@@ -54,7 +54,7 @@ def slower(results: Results) -> list[str]:
     sentences = []
     for dataset in results.datasets("batches"):
         for size in (_ONE, _MANY):
-            times = {each: results.mean("batches", dataset, each, size, "seconds") for each in _EXACT}
+            times = {each: results.mean("batches", dataset, each, size, "seconds") for each in EXACT}
             own = times.pop(REPAIRED)
             faster = [
                 f"{method} takes {number(took)} s"
@@ -72,7 +72,7 @@ def missing(results: Results) -> list[str]:
     there = results.datasets("batches")
     absent = []
     for dataset in EXPERIMENTS["batches"].datasets:
-        rows = [each for each in (*_EXACT, _PRINTED) if each not in results.methods("batches", dataset)]
+        rows = [each for each in (*EXACT, _PRINTED) if each not in results.methods("batches", dataset)]
         if dataset not in there:
             absent.append(called(dataset))
         elif rows:
@@ -90,11 +90,11 @@ def _closest(results: Results, dataset: str) -> str | None:
 def _row(results: Results, dataset: str, method: str, seeds: int) -> list[str]:
     key = ("batches", dataset, method)
     area = results.mean("lira", dataset, method, f"{losses_of(method)[0]}, {NEVER_THERE_QUESTION}", "auc")
-    best = method not in (*_EXACT, _PRINTED)
+    best = method not in (*EXACT, _PRINTED)
     return [
         f"{method} (closest approximate method)" if best else method,
         called(dataset),
-        _EXACT.get(method, "no"),
+        EXACT.get(method, "no"),
         spread(results.values(*key, _MANY, "weights")),
         percent(results.values(*key, _MANY, "accuracy_after")),
         *(spread(results.values(*key, size, "seconds")) for size in (_ONE, _MANY)),

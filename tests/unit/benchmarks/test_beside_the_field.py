@@ -42,6 +42,23 @@ def test_retraining_is_its_own_reference_and_idea_says_how_much_noise_its_theore
     assert [row[-2] for row in rows] == ["–", "not measured", "75.0"]
 
 
+@pytest.mark.parametrize("method", ["closed-form sgc", "graph editor"])
+def test_a_ridge_regression_is_compared_with_itself_retrained(method: str) -> None:
+    unit = Unit("field", TINY, method, 0)
+    record = {"experiment": "field", "dataset": TINY, "method": method, "seed": 0}
+    cases = dict(field(graph_of(unit), unit))
+    figures = cases[DELETED]
+    assert figures["fidelity_after"] == 1.0
+    for distance in ("logits", "parameters"):
+        assert figures[f"{distance}_after"] == pytest.approx(0.0, abs=1e-9)
+        assert figures[f"{distance}_before"] != pytest.approx(0.0, abs=1e-3)
+    case = f"squared, {NEVER_THERE_QUESTION}"
+    attacked = record | {"experiment": "lira", "cases": {case: {"auc": 0.5}}}
+    before, after = table(Results([record | {"cases": cases}, attacked])).rows
+    assert before[0] == f"ridge regression of {method}, nothing forgotten"
+    assert (before[2], after[2], after[-2]) == ("no", "yes, of ridge regression", "50.0")
+
+
 def test_only_nodes_to_be_deleted_get_a_wrong_label() -> None:
     graph = graph_of(Unit("field", TINY, "retraining", 0))
     wrong, nodes = mislabelled(graph, 0), drawn(graph, 0.05, 0)
