@@ -58,12 +58,8 @@ def _change(figure: str, method: str, share: str) -> Ours:
 
 
 def _accuracy(method: str) -> Ours:
-    """Return the accuracy on the arXiv graph; for erasers, after the deletion of the injection test."""
-    if method.startswith("graph eraser"):
-        key = ("injection", ARXIV, method, "0.05", "accuracy_after")
-    else:
-        key = ("accuracy", ARXIV, method, "all", "accuracy")
-    return lambda results: results.percent_or_why(*key)
+    """Return the accuracy on the arXiv graph."""
+    return lambda results: results.percent_or_why("accuracy", ARXIV, method, "all", "accuracy")
 
 
 def _size(dataset: str, figure: str) -> Ours:

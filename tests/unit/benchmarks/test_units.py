@@ -42,6 +42,14 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
     assert left_out == {("closeness", name) for name in far}
 
 
+def test_erasers_of_networks_are_measured_on_every_graph() -> None:
+    units = {(unit.experiment, unit.dataset, unit.method) for unit in plan(seeds=1)}
+    for method in ("graph eraser, gcn, metis, mean", "graph eraser, sage, metis, mean"):
+        for dataset in (*SMALL, ARXIV):
+            there = {each for each in ("injection", "accuracy") if (each, dataset, method) in units}
+            assert there == {"accuracy" if dataset == ARXIV else "injection"}
+
+
 def test_the_curves_with_diffusion_are_planned_once_on_the_small_graphs() -> None:
     diffused = [unit for unit in plan(("robustness",)) if "with diffusion" in unit.method]
     assert {unit.dataset for unit in diffused} == set(SMALL[:3])

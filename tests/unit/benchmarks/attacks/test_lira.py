@@ -13,7 +13,8 @@ from benchmarks.baselines.linear import logits, probabilities
 from benchmarks.baselines.protocol import Array, Baseline, Nodes
 from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor
 from benchmarks.paper.forgetting.closeness import retraining_of
-from benchmarks.paper.inference.lira import Shadows, shadows_of
+from benchmarks.paper.inference.lira import Shadows, lira, shadows_of
+from benchmarks.paper.units import Unit, graph_of
 from model_store.datasets.load import load_dataset
 from projector import ModelSpec
 from projector.graph.graph import Graph
@@ -135,3 +136,11 @@ def test_ridge_regressions_forget_exactly_and_are_compared_with_their_own_retrai
     np.testing.assert_allclose(own.unlearned(lambda number: baseline), own.retrained, atol=1e-8)
     other = shadows_of(graph, spec, 0, 8, 0.4)
     assert np.abs(other.retrained - own.retrained).max() > 1e-2 or method == "closed-form sgc"
+
+
+def test_both_losses_are_attacked_but_on_graphs_that_take_too_long() -> None:
+    graph = graph_of(Unit("lira", "synthetic:n=60,d=12,classes=3,seed=1", "retraining", 0))
+    for dataset, losses in (("citeseer", {"ovr", "softmax"}), ("coauthor_cs", {"ovr"})):
+        cases = dict(lira(graph, Unit("lira", dataset, "retraining", 0)))
+        assert {case.split(",")[0] for case in cases} == losses
+        assert all(figures["models"] == 8 for figures in cases.values())

@@ -1,6 +1,8 @@
 """The baselines' external view of the linear model equals the library's internal one."""
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import scipy.sparse as sp
 
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.linear import (
+    fitted,
     logits,
     probabilities,
     propagation,
@@ -22,6 +25,18 @@ from projector.network.spec import Combine, LossKind, PropagationKind
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
 pytestmark = pytest.mark.ci
+
+
+def test_methods_share_the_weights_of_a_graph_until_it_is_gone() -> None:
+    graph, other = small_graph(), small_graph()
+    weights = fitted(graph, OVR).weights
+    assert fitted(graph, OVR).weights is weights
+    np.testing.assert_array_equal(fitted(other, OVR).weights, weights)
+    assert fitted(graph, replace(OVR, regularization=0.5)).weights is not weights
+    gone = ref(graph)
+    del graph
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("kind", list(PropagationKind))
