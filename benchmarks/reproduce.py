@@ -1,8 +1,8 @@
 """Measures the paper's claims and gives each a verdict.
 
 An experiment is measured in units (experiment, dataset, method, seed). Each is one line of DATASET/EXPERIMENT.ndjson.
-A unit with a line is not measured again; remove the line to repeat it. A unit that runs out of time records its partial
-result; without `--minutes` it has 20.
+A unit with a line is not measured again; remove the line to repeat it. A unit that exceeds its time limit, 20 minutes
+unless `--minutes` sets another, records its partial result.
 
     ./lethe reproduce                                   every experiment, missing units only
     ./lethe reproduce injection --dataset cora --seeds 1
@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--minutes", type=float, default=LIMIT_S / 60, help="time limit of a unit; default: 20")
+    parser.add_argument(
+        "--minutes", type=float, default=LIMIT_S / 60, help=f"time limit of a unit; default: {LIMIT_S / 60:g}"
+    )
     parser.add_argument("--quick", action="store_true", help="smoke test: a synthetic graph and one seed")
     parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results/paper")
     options = parser.parse_args(arguments)

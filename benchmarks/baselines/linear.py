@@ -22,7 +22,7 @@ from projector.training.fit import train
 #: Minimum of rows and columns above which second-order methods do not form H from sparse features. [A deletion by
 #: Influence+ takes a fifth of the time of a Cholesky factor on Cora, 1,208 x 1,433, and a seventh on Citeseer.]
 _LARGE = 1_000
-#: Weights of trained models, kept as long as their graph.
+#: Weights of trained models. Weak keys, so that they go with their graph.
 _FITTED: WeakKeyDictionary[Graph, dict[ModelSpec, Array]] = WeakKeyDictionary()
 
 
@@ -60,7 +60,7 @@ def train_linear(graph: Graph, spec: ModelSpec) -> LinearModel:
 
 
 def fitted(graph: Graph, spec: ModelSpec) -> LinearModel:
-    """Call `train_linear` once for all methods on one graph. Timed runs use other graphs."""
+    """Return what `train_linear` does, trained once for each graph and spec. Timed deletions train on new graphs."""
     found = _FITTED.setdefault(graph, {})
     if spec not in found:
         found[spec] = train_linear(graph, spec).weights

@@ -1,20 +1,19 @@
 """The report's part on methods of other papers, beside retraining, the projection and Lethe's repair."""
 
-from benchmarks.baselines.catalogue import FIELD, is_squared
+from benchmarks.baselines.catalogue import FIELD
 from benchmarks.paper.forgetting.field import DELETED, MISLABELLED
-from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, losses_of
 from benchmarks.report.headline import EXACT
 from benchmarks.report.results import RETRAINED, Results, called, number, percent, spread
 from benchmarks.report.section import Section, Table
-from projector.network.spec import LossKind
 
 _EXPERIMENT = "field"
 _EXACT = EXACT | {"gcn": "yes"}
-#: An exact method of each kind of model, whose record also has the model before the deletion.
+#: One exact method for each kind of model; its record also has the model before the deletion.
 _KINDS = {
     RETRAINED: "linear model, nothing forgotten",
-    "graph editor": "ridge regression of graph editor, nothing forgotten",
-    "closed-form sgc": "ridge regression of closed-form sgc, nothing forgotten",
+    "graph editor": "graph editor’s ridge regression, nothing forgotten",
+    "closed-form sgc": "closed-form sgc’s ridge regression, nothing forgotten",
     "gcn": "gcn, nothing forgotten",
 }
 _HEAD = (
@@ -38,19 +37,19 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "GIF, IDEA, MEGU and GNNDelete",
-            "Methods of other papers for the linear model and for a two-layer GCN, and ridge regressions updated in "
-            "closed form, by the protocol of “Is graph unlearning ready for practice?” (ICLR 2026) as far as its "
-            "description and code go. 5 % of the training nodes are deleted. The GCN is trained with the softmax for "
-            "200 epochs, the linear model to its optimum at lambda 1e-4, with the softmax or, as a ridge regression, "
-            "the squared loss. Agreement is the share of test nodes that get the class that retraining gives them. "
-            "Distances are those of retraining’s logits on the test nodes, and of its parameters relative to their "
-            "norm; a ridge regression is compared with the same regression retrained. The rows “nothing forgotten” "
-            "are the model before the deletion; a method with the same figures has forgotten nothing. For wrong "
-            "labels, each node to be deleted is trained with another class. The figure is the share of them that the "
-            "model gives that class on the graph before. Memory is what the first deletion takes at its peak, in a "
-            "process of its own. U-LiRA separates models that unlearned a node from models that never had it, by the "
-            "parameters alone. GIF and IDEA take 100 steps of their series, MEGU 30 and GNNDelete 3,000 steps of "
-            "descent, as in their authors’ code. " + _certified(results),
+            "Methods of other papers for the linear model and a two-layer GCN, beside ridge regressions updated in "
+            "closed form. The protocol is that of “Is graph unlearning ready for practice?” (ICLR 2026), as far as it "
+            "is described and published. 5 % of the training nodes are deleted. The GCN is trained for 200 epochs "
+            "with the softmax. The linear model is at its optimum for lambda 1e-4, with the softmax, or with the "
+            "squared loss as a ridge regression. Agreement is the share of test nodes that get the class that "
+            "retraining gives them. Distances to retraining are of the logits on test nodes, and of the parameters "
+            "relative to their norm. A ridge regression is compared with its own retraining. The rows “nothing "
+            "forgotten” are the model before the deletion; a method with the same figures has forgotten nothing. For "
+            "wrong labels, each node to be deleted is trained with another class. The figure is the share of them "
+            "that the model gives that class on the graph before. Memory is what the first deletion takes at its "
+            "peak, in a process of its own. U-LiRA separates models that unlearned a node from models that never had "
+            "it, by the parameters alone. GIF and IDEA take 100 steps of their series, MEGU 30 and GNNDelete 3,000 "
+            "steps of descent, as in their authors’ code. " + _certified(results),
             [("", table(results))],
         )
     ]
@@ -70,8 +69,7 @@ def table(results: Results) -> Table:
 def _row(results: Results, dataset: str, method: str, name: str, when: str) -> list[str]:
     key = (_EXPERIMENT, dataset, method, DELETED)
     costs = [spread(results.values(*key, each)) if when == "after" else "–" for each in ("seconds", "peak_mib")]
-    loss = LossKind.SQUARED if is_squared(method) else LossKind.SOFTMAX
-    attacked = results.mean("lira", dataset, method, f"{loss}, {NEVER_THERE_QUESTION}", "auc")
+    attacked = results.mean("lira", dataset, method, f"{losses_of(method)[-1]}, {NEVER_THERE_QUESTION}", "auc")
     area = "not measured" if attacked is None else f"{100 * attacked:.1f}"
     return [
         name,

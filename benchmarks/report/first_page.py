@@ -169,8 +169,8 @@ def _lira(results: Results) -> Line:
         words = [f"{100 * area:.1f} % with {method}" for method, area in areas.items() if area is not None]
         if not words:
             continue
-        absent = [method for method, area in areas.items() if area is None]
-        words += [f"not measured yet with {' and '.join(absent)}"] * bool(absent)
+        absent = (method for method, area in areas.items() if area is None)
+        words += [f"{results.absent('lira', dataset, method)} with {method}" for method in absent]
         figures.append(f"{called(dataset)}: {', '.join(words)}.")
     return _ours(
         "A strong attacker can recognise models that unlearned a node by projection alone. It separates them from "

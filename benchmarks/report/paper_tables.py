@@ -235,7 +235,7 @@ ACCURACY = PaperTable(
         ),
     ),
     "The arXiv graph’s features here are a language model’s guesses of the label, so its accuracies do not reproduce "
-    "those on OGB’s 128 numbers. Those with GraphEraser are of the injection test after its deletion.",
+    "those on OGB’s 128 numbers.",
 )
 
 

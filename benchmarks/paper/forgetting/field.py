@@ -14,8 +14,8 @@ protocol's code takes the whole graph for most methods and for retraining, and t
 split is each dataset's own, with validation nodes. Memory is what the first deletion takes at its peak, in a process of
 its own. The attack is U-LiRA (`paper.inference.lira`); the protocol's edge inversion is left out.
 
-The loss is the softmax, so that the linear model and the network are trained on the same one. A ridge regression has
-the squared loss and is compared with the same regression retrained.
+The loss is the softmax, so that the linear model and the network are trained on the same one. Ridge regressions
+use the squared loss; each is compared with its own retraining.
 """
 
 from dataclasses import replace

@@ -42,25 +42,25 @@ RETRAINED_QUESTION, NEVER_THERE_QUESTION = "unlearned or retrained", "unlearned 
 #: Methods whose second-order step is defined for logistic regression alone.
 ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fisher+, without noise")
 _TARGETS, _TRAINED = 0.1, 0.9
-#: Number of models; half of them teach the attackers about the others. On two graphs there are fewer for want of time.
-_MODELS, _FEWER = 64, 16
-_WITH_FEWER = ("coauthor_cs", ARXIV)
-#: Maximum number of nodes of a graph that only tests that it runs, and its models.
+#: Number of models; half of them teach the attackers about the others. Two graphs have fewer, for want of time.
+_MODELS = 64
+_FEWER = {"coauthor_cs": 16, ARXIV: 16}
+#: A graph with at most this many nodes only tests that the attack runs, with this many models.
 _SYNTHETIC, _TESTED = 1_000, 8
-#: Graphs on which methods of either loss are attacked with the first alone, for want of time.
-_ONE_LOSS = ("amazon_photo", *_WITH_FEWER)
+#: Graphs on which a method is attacked with its first loss only, for want of time.
+_ONE_LOSS = ("amazon_photo", *_FEWER)
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """The graphs that models are trained on, the same for every method, and the answers of the retrained models."""
+    """Graphs that the models are trained on, the same for every method, and answers of the retrained models."""
 
     graph: Graph
     #: Ascending, (T,).
     targets: Nodes
     #: Targets that each model is trained on and unlearns, (K, T).
     members: Mask
-    #: The graph of each model, with its members of the targets and with the other nodes that it is trained on.
+    #: Each model's graph: without the other half of the targets, trained on its own half and on its other nodes.
     graphs: tuple[Graph, ...]
     #: Confidences of the models retrained without any target, (K, T).
     retrained: Array
@@ -78,10 +78,8 @@ def lira(graph: Graph, unit: Unit) -> Cases:
     """Yield, for each loss of the method and each question, figures with intervals, and the numbers of models and
     targets.
     """
-    few = _FEWER if unit.dataset in _WITH_FEWER else _MODELS
-    models = _TESTED if graph.nodes <= _SYNTHETIC else few
-    losses = losses_of(unit.method)
-    for loss in losses[:1] if unit.dataset in _ONE_LOSS else losses:
+    models = _TESTED if graph.nodes <= _SYNTHETIC else _FEWER.get(unit.dataset, _MODELS)
+    for loss in losses_of(unit.method)[: 1 if unit.dataset in _ONE_LOSS else None]:
         spec = replace(spec_of(unit.dataset, unit.method), loss=loss)
         shadows = shadows_of(graph, spec, unit.seed, models, _TARGETS, retraining_of(unit.method))
 

@@ -119,8 +119,8 @@ CLAIMS = (
                 if (cut, kind) != ("metis", "mean")
             ),
         ),
-        "A loss counts from one point on. There are 8 shards; measured in the injection test after its deletion, on "
-        "the arXiv graph without one.",
+        "A loss counts from one point on. There are 8 shards. Measured in the injection test after its deletion, and "
+        "on the arXiv graph without a deletion.",
         "test_smallest_examples.py::test_an_eraser_does_not_hurt_a_network_where_classes_have_features_of_their_own",
         setting=f"{_OGB} Networks train for 200 epochs of Adam.",
     ),

@@ -92,8 +92,8 @@ CLAIMS = (
         "combine them still depends on the deleted nodes. Where the remaining rows span every direction, the "
         "projection changes no weight. A random deletion counts for the claim if some weight changed, which does not "
         "show that the information is gone. U-LiRA is an attacker who separates models that unlearned a node from "
-        "models that never had it. A group of random deletions covers three shares of the nodes; one of U-LiRA covers "
-        "every graph and loss it was measured with. All nodes of the counterexample are training nodes, so it contradicts "
+        "models that never had it. A group of random deletions covers three shares of the nodes. A group of U-LiRA "
+        "covers every graph and loss measured. All nodes of the counterexample are training nodes, so it contradicts "
         "the claim in both readings of “remaining”.",
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
         general=True,

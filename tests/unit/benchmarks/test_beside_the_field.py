@@ -43,7 +43,7 @@ def test_retraining_is_its_own_reference_and_idea_says_how_much_noise_its_theore
 
 
 @pytest.mark.parametrize("method", ["closed-form sgc", "graph editor"])
-def test_a_ridge_regression_is_compared_with_itself_retrained(method: str) -> None:
+def test_a_ridge_regression_is_compared_with_its_own_retraining(method: str) -> None:
     unit = Unit("field", TINY, method, 0)
     record = {"experiment": "field", "dataset": TINY, "method": method, "seed": 0}
     cases = dict(field(graph_of(unit), unit))
@@ -55,7 +55,7 @@ def test_a_ridge_regression_is_compared_with_itself_retrained(method: str) -> No
     case = f"squared, {NEVER_THERE_QUESTION}"
     attacked = record | {"experiment": "lira", "cases": {case: {"auc": 0.5}}}
     before, after = table(Results([record | {"cases": cases}, attacked])).rows
-    assert before[0] == f"ridge regression of {method}, nothing forgotten"
+    assert before[0] == f"{method}’s ridge regression, nothing forgotten"
     assert (before[2], after[2], after[-2]) == ("no", "yes, of ridge regression", "50.0")
 
 

@@ -266,11 +266,15 @@ def test_the_page_is_one_file_that_loads_nothing_and_names_what_is_missing() -> 
     assert re.search(r"identity, Cora\s*<br>0 of 1: .*\s*<br>1 of 5: lethe, projection\s", text)
     assert "closeness, Amazon Photo" in text
     assert "<td>not measured yet</td>" in text
-    # Networks' erasers on the arXiv graph.
-    assert "<td>not planned</td>" in text
     assert text.count(UNREACHABLE) > 50
     assert "<svg" in text
     assert "do not reproduce" in text
+
+
+def test_a_method_without_figures_says_why() -> None:
+    results = Results([])
+    assert results.absent("accuracy", "cora", "gcn") == "not measured yet"
+    assert results.absent("accuracy", "cora", "graph eraser, gcn, metis, mean") == "not planned"
 
 
 def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_and_says_where_lethe_is_slower() -> None:

@@ -138,7 +138,7 @@ def test_ridge_regressions_forget_exactly_and_are_compared_with_their_own_retrai
     assert np.abs(other.retrained - own.retrained).max() > 1e-2 or method == "closed-form sgc"
 
 
-def test_both_losses_are_attacked_but_on_graphs_that_take_too_long() -> None:
+def test_slow_graphs_are_attacked_with_one_loss_only() -> None:
     graph = graph_of(Unit("lira", "synthetic:n=60,d=12,classes=3,seed=1", "retraining", 0))
     for dataset, losses in (("citeseer", {"ovr", "softmax"}), ("coauthor_cs", {"ovr"})):
         cases = dict(lira(graph, Unit("lira", dataset, "retraining", 0)))

@@ -27,7 +27,7 @@ from tests.support.mathematics.baselines import OVR, dense_propagation, signs, s
 pytestmark = pytest.mark.ci
 
 
-def test_methods_share_the_weights_of_a_graph_until_it_is_gone() -> None:
+def test_methods_share_weights_until_their_graph_is_gone() -> None:
     graph, other = small_graph(), small_graph()
     weights = fitted(graph, OVR).weights
     assert fitted(graph, OVR).weights is weights
