@@ -158,16 +158,22 @@ def hidden_as_well(training: Training) -> Judge:
     def judge(results: Results) -> list[Case]:
         cases = []
         for dataset in results.datasets(training.experiment):
-            ours, theirs = (
-                pooled(results, training.experiment, dataset, method, "deleted_after")
-                for method in (training.projection, training.retraining)
-            )
-            if ours and theirs:
-                words = f"{called(dataset)}, {training.name}, {len(ours)} splits: {100 * fmean(ours):.1f} % of the "
-                words += f"deleted are called untrained after the projection, {100 * fmean(theirs):.1f} % after "
+            splits = results.cases(training.experiment, dataset)
+            methods = training.projection, training.retraining
+            pairs = [
+                pair
+                for split in splits
+                for pair in shared(
+                    *(results.by_seed(training.experiment, dataset, each, split, "deleted_after") for each in methods)
+                )
+            ]
+            if pairs:
+                ours, theirs = map(fmean, zip(*pairs, strict=True))
+                words = f"{called(dataset)}, {training.name}, {len(pairs)} splits: {100 * ours:.1f} % of the "
+                words += f"deleted are called untrained after the projection, {100 * theirs:.1f} % after "
                 words += "retraining."
-                margin = _AS_WELL - abs(fmean(ours) - fmean(theirs))
-                doubt = half_interval([one - other for one, other in zip(ours, theirs, strict=True)])
+                margin = _AS_WELL - abs(ours - theirs)
+                doubt = half_interval([one - other for one, other in pairs])
                 cases.append(Case(margin, words, called(dataset), doubt))
         return cases
 

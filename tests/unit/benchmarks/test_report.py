@@ -404,6 +404,8 @@ def test_membership_is_judged_after_either_training() -> None:
     finding = measured(name, *stopped, *optimal)
     assert finding.verdict is Verdict.IN_PART
     assert "stopped early, Cora: 1 of 1; to the optimum, Cora: 0 of 1" in finding.words
+    # A seed that only one of them has does not count.
+    assert measured(name, *stopped, {**stopped[1], "seed": 1}).words == measured(name, *stopped).words
 
 
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:
