@@ -34,6 +34,7 @@ from torch.nn.functional import cross_entropy, dropout, elu, relu
 
 from benchmarks.baselines.linear import remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
+from projector.graph.features import csr_of
 from projector.graph.graph import Graph
 
 
@@ -232,7 +233,7 @@ def neighbours(A: sp.csr_array, kind: Kind) -> Tensor:
         P = root @ (A + sp.eye_array(A.shape[0])) @ root
     P = sp.csr_array(P)
     indptr, indices = (torch.from_numpy(each.astype(np.int64)) for each in (P.indptr, P.indices))
-    return torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(P.data.astype(np.float32)), P.shape)
+    return csr_of(indptr, indices, torch.from_numpy(P.data.astype(np.float32)), P.shape)
 
 
 def dropped(x: Tensor, share: float) -> Tensor:

@@ -21,6 +21,7 @@ from benchmarks.baselines.linear import check_linear, fitted, probabilities, pro
 from benchmarks.baselines.nonlinear import SETTINGS, Kind, Network
 from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
+from projector.graph.features import csr_of
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind, PropagationKind
 
@@ -162,7 +163,7 @@ def flat(parameters: Sequence[Tensor]) -> Array:
 
 def _csr(matrix: sp.csr_array) -> Tensor:
     indptr, indices = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indptr, matrix.indices))
-    return torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(matrix.data), matrix.shape)
+    return csr_of(indptr, indices, torch.from_numpy(matrix.data), matrix.shape)
 
 
 @lru_cache(maxsize=4)
