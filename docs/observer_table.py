@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.observer.attacked import ASKED, TOLD, Case
+from benchmarks.observer.attacked import ASKED, ROUNDINGS, Case
 from benchmarks.observer.intervals import bootstrap, wilson
 from benchmarks.observer.measure import RESULTS
 from benchmarks.records import SUFFIX, read_all
@@ -77,9 +77,9 @@ def _table(units: Sequence[dict[str, Any]]) -> str:
     ]
     for deleted in _deleted(units):
         for asked in ASKED:
-            for told in TOLD:
-                cells = _cells(_pooled(units, str(Case(deleted, asked, told))))
-                lines.append(f"| {deleted} | {asked} | {told} | {' | '.join(cells)} |")
+            for rounding in ROUNDINGS:
+                cells = _cells(_pooled(units, str(Case(deleted, asked, rounding))))
+                lines.append(f"| {deleted} | {asked} | {rounding} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

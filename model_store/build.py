@@ -40,7 +40,7 @@ from projector.training.mlp import MlpProgress, extract, public_nodes
 from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import CONDITION_LIMIT
 
-#: How warnings begin that tell of one training.
+#: How warnings about one training begin.
 _OF_TRAINING = ("Training ", "Rounding ")
 #: An epoch of the MLP, then the steps of the solver.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress

@@ -14,5 +14,5 @@ class BlackBox(Protocol):
 
 def recorded(answers: Array, decimals: int | None = None) -> BlackBox:
     """Wrap recorded answers (n, C), exact or rounded to `decimals` places."""
-    told = answers if decimals is None else answers.round(decimals)
-    return lambda nodes: told[nodes]
+    rounded = answers if decimals is None else answers.round(decimals)
+    return lambda nodes: rounded[nodes]

@@ -22,7 +22,7 @@ BATCH = 16
 #: Number of rehearsals for each size.
 _REHEARSALS = 8
 #: The rounding of answers, and the number of queried nodes.
-TOLD: Mapping[str, int | None] = {"full": None, "3": 3, "2": 2, "1": 1}
+ROUNDINGS: Mapping[str, int | None] = {"full": None, "3": 3, "2": 2, "1": 1}
 ASKED: Mapping[str, int | None] = {"100": 100, "1,000": 1000, "all": None}
 
 
@@ -32,10 +32,10 @@ class Case:
 
     deleted: int
     asked: str
-    told: str
+    rounding: str
 
     def __str__(self) -> str:
-        return f"{self.deleted} deleted, {self.asked} asked, {self.told} decimals"
+        return f"{self.deleted} deleted, {self.asked} asked, {self.rounding} decimals"
 
 
 class Attackers:
@@ -57,8 +57,8 @@ class Attackers:
             random = np.random.default_rng(seed)
             rehearsals = [Rehearsal.drawn(graph, known, deleted, random, sigma) for _ in range(_REHEARSALS)]
             for asked, each in self._known.items():
-                for told, decimals in TOLD.items():
-                    self._rehearsed[Case(deleted, asked, told)] = Rehearsed.by(rehearsals, each, decimals)
+                for rounding, decimals in ROUNDINGS.items():
+                    self._rehearsed[Case(deleted, asked, rounding)] = Rehearsed.by(rehearsals, each, decimals)
         self._labels = graph.labels[candidates]
         self._live = np.ones(candidates.size, dtype=np.bool_)
 
@@ -76,8 +76,8 @@ class Attackers:
         true, rows = np.isin(some.candidates, deletion.nodes), some.H[deletion.nodes]
         for asked, known in self._known.items():
             self._known[asked] = later = known.on(H, P)
-            for told, decimals in TOLD.items():
-                case = Case(count, asked, told)
+            for rounding, decimals in ROUNDINGS.items():
+                case = Case(count, asked, rounding)
                 versions = recorded(deletion.before, decimals), recorded(deletion.after, decimals)
                 scores = matched_filter(*versions, known, self._labels), neighbours(*versions, known)
                 by_filter, by_neighbours = (first(np.where(self._live, each, -np.inf), true) for each in scores)

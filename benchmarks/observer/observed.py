@@ -87,9 +87,9 @@ def _answers(client: LetheClient, ids: Sequence[str], asked: Nodes) -> Array:
         found += [list(one.probabilities.values()) for one in answer.predictions]
     if len(versions) > 1 or len(found) != asked.size:
         raise SystemExit("The answers are not of all nodes by one version.")
-    told = np.array(found)
-    answers = np.zeros((len(ids), told.shape[1]))
-    answers[asked] = told
+    rows = np.array(found)
+    answers = np.zeros((len(ids), rows.shape[1]))
+    answers[asked] = rows
     return answers
 
 

@@ -133,7 +133,7 @@ def _threads(unit: Unit) -> int:
 
 
 def reproduce(
-    chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S
+    chosen: Sequence[Unit], folder: Path, report: Callable[[str], None], limit_s: float = LIMIT_S
 ) -> list[Unit]:
     """Measure those of `chosen` without a record below `folder`, and report progress and remaining time.
 
@@ -142,7 +142,7 @@ def reproduce(
     records = read(folder)
     there = {Unit.of(record) for record in records}
     missing = [unit for unit in chosen if unit not in there]
-    tell(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
+    report(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
     times = [(found["experiment"], found["dataset"], found["method"], found["seconds"]) for found in records]
     raised = []
     runner = Runner(folder, limit_s)
@@ -152,13 +152,13 @@ def reproduce(
             try:
                 outcome = runner.run(unit)
             except UnitError as error:
-                tell(str(error))
+                report(str(error))
                 raised.append(unit)
                 outcome = "raised"
             took = time.monotonic() - began
             times.append((unit.experiment, unit.dataset, unit.method, took))
             left = sum(_expected(other, times) for other in missing[index + 1 :])
-            tell(f"[{index + 1}/{len(missing)}] {unit}: {outcome}, {took:.0f} s; about {_span(left)} left.")
+            report(f"[{index + 1}/{len(missing)}] {unit}: {outcome}, {took:.0f} s; about {_span(left)} left.")
     finally:
         runner.stop()
     return raised

@@ -9,14 +9,14 @@ from benchmarks.report.lira import estimate
 from benchmarks.report.results import REPAIRED, RETRAINED, Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
-_TOLD = (("exact", "exact"), ("3", "3 decimals"), ("2", "2"), ("1", "1"))
+_ANSWERS = (("exact", "exact"), ("3", "3 decimals"), ("2", "2"), ("1", "1"))
 #: A figure and its format.
 Column: TypeAlias = tuple[str, Callable[[Sequence[float]], str]]
 
 
 def _by(attacks: Sequence[str], figure: str, write: Callable[[Sequence[float]], str]) -> dict[str, Column]:
     """Return columns of attacks, from exact or rounded answers; `figure` has placeholders for both."""
-    return {f"{attack}, {name}": (figure.format(attack, told), write) for attack in attacks for told, name in _TOLD}
+    return {f"{attack}, {name}": (figure.format(attack, kind), write) for attack in attacks for kind, name in _ANSWERS}
 
 
 #: The columns of each table, by titles of table and column; chance comes first.

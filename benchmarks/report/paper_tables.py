@@ -248,8 +248,8 @@ def _delta(figure: str, dataset: str) -> Ours:
 
     def cell(results: Results) -> str:
         found = [(name, results.mean("delta", dataset, name, "all", figure)) for name in SCALINGS]
-        told = ", ".join(f"{number(value)} ({name})" for name, value in found if value is not None)
-        return told or results.absent("delta", dataset, "raw")
+        values = ", ".join(f"{number(value)} ({name})" for name, value in found if value is not None)
+        return values or results.absent("delta", dataset, "raw")
 
     return cell
 

@@ -152,10 +152,10 @@ def number(value: float | None, digits: int = 3) -> str:
 def apart(values: Sequence[float], unit: str = "") -> list[str]:
     """Format each as `number` does, with enough digits to keep different values distinct."""
     for digits in range(3, 8):
-        told = [number(each, digits) for each in values]
-        if len(set(told)) == len(set(values)):
+        texts = [number(each, digits) for each in values]
+        if len(set(texts)) == len(set(values)):
             break
-    return [each + unit for each in told]
+    return [each + unit for each in texts]
 
 
 def spread(values: Sequence[float]) -> str:

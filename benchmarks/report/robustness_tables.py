@@ -136,10 +136,10 @@ def _sequential(results: Results) -> Table:
             for case in results.cases("sequential", dataset):
                 key = ("sequential", dataset, method, case)
                 if results.values(*key, "apart"):
-                    told = ("apart", "at_once", "one_by_one", "seconds_at_once", "seconds")
+                    figures = ("apart", "at_once", "one_by_one", "seconds_at_once", "seconds")
                     name = f"{called(dataset)}, {float(case):.0%}, {method}"
                     counts = [number(results.mean(*key, each)) for each in ("nodes", "requests")]
-                    rows.append([name, *counts, *(spread(results.values(*key, each)) for each in told)])
+                    rows.append([name, *counts, *(spread(results.values(*key, each)) for each in figures)])
     head = ("", "nodes", "requests", "apart", "at once to retraining", "one by one to retraining")
     return Table((*head, "at once, s", "one by one, s"), rows)
 
@@ -156,8 +156,8 @@ def _svm(results: Results) -> list[tuple[str, Table]]:
                 key = ("svm", dataset, method, case)
                 if results.values(*key, "outside_span"):
                     name = f"{called(dataset)}, {float(case):.0%}, {method}"
-                    told = ("outside_span", "imbalance", *channel, *distances)
-                    weights.append([name, *(spread(results.values(*key, each)) for each in told)])
+                    figures = ("outside_span", "imbalance", *channel, *distances)
+                    weights.append([name, *(spread(results.values(*key, each)) for each in figures)])
                     shares.append([name, *(percent(results.values(*key, each)) for each in accuracies)])
     head = ("", "W outside the rows’ span", "|Σ αᵢyᵢ| / Σ αᵢ", "channel before", "projected", "tuned alone")
     away = ("distance projected", "projected and tuned", "tuned alone")

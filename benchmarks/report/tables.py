@@ -57,8 +57,8 @@ def repair(results: Results) -> Table:
             cells = [results.values("closeness", dataset, each, case, "weights") for each in (LETHE, REPAIRED)]
             times = [results.mean("closeness", dataset, each, case, "seconds") for each in (LETHE, REPAIRED, RETRAINED)]
             if all(cells):
-                told = map(number, (*times, repair_to_retraining(results, dataset, case)))
-                rows.append([called(dataset), f"{float(case):.0%}", *map(spread, cells), *told])
+                rest = map(number, (*times, repair_to_retraining(results, dataset, case)))
+                rows.append([called(dataset), f"{float(case):.0%}", *map(spread, cells), *rest])
     head = ("dataset", "deleted", "projection", "with repair", "projection, s", "with repair, s", "retraining, s")
     return Table((*head, "repair alone, as a multiple of retraining"), rows)
 
@@ -127,8 +127,8 @@ def closeness(results: Results, dataset: str) -> Table:
                 points.append(Point(place, _with_lambda(method), _family(method), fmean(ratios), fmean(away)))
     title = f"{called(dataset)}, {float(share):.0%} deleted: distance of the weights to retraining against time"
     against_time = [Picture(Markup(distance_against_time(points, title)), title)] if points else []
-    told = ("weights", "deleted nodes", "remaining", "test", "time, s", "ratio to Lethe's", "seeds")
-    return Table(("method", "deleted", *told), rows, pictures=(*against_time, *closeness_curves(results, dataset)))
+    columns = ("weights", "deleted nodes", "remaining", "test", "time, s", "ratio to Lethe's", "seeds")
+    return Table(("method", "deleted", *columns), rows, pictures=(*against_time, *closeness_curves(results, dataset)))
 
 
 def _family(method: str) -> str:

@@ -109,12 +109,12 @@ def _expressiveness(results: Results) -> Table:
     for dataset in results.datasets("expressiveness"):
         for loops in results.methods("expressiveness", dataset):
             key = ("expressiveness", dataset, loops)
-            told = [_count(results.mean(*key, "proven", each)) for each in ("nodes", "components", "twins")]
+            counts = [_count(results.mean(*key, "proven", each)) for each in ("nodes", "components", "twins")]
             both = [
                 f"≥ {_count(results.mean(*key, 'proven', each))}; {_count(results.mean(*key, 'decomposed', each))}"
                 for each in ("repeats", "missed")
             ]
-            rows.append([called(dataset), loops, *told, *both])
+            rows.append([called(dataset), loops, *counts, *both])
     head = ("dataset", "P", "nodes", "components", "same neighbours", "eigenvalues that repeat: proven; all")
     return Table((*head, "dimensions missed: proven; all"), rows)
 
@@ -124,8 +124,8 @@ def _duals(results: Results) -> Table:
     for dataset in results.datasets("duals"):
         for case in results.cases("duals", dataset):
             key = ("duals", dataset, "retraining", case)
-            told = ("smallest_dual", "largest_dual", "least_change", "mean_change", "change_at_smallest")
-            figures = [spread(results.values(*key, each)) for each in told]
+            names = ("smallest_dual", "largest_dual", "least_change", "mean_change", "change_at_smallest")
+            figures = [spread(results.values(*key, each)) for each in names]
             rows.append([f"{called(dataset)}, {case}", _count(results.mean(*key, "pairs")), *figures])
     head = ("", "pairs", "smallest dual variable", "largest", "least change of w", "mean change")
     return Table((*head, "change without the smallest"), rows)

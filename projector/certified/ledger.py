@@ -52,9 +52,9 @@ class Ledger:
     def since(self, version: int, budget: float) -> Spent:
         """Return what the publications from `version` on have used. `budget` is the promised mu."""
         first = bisect_left(self._versions, version)
-        told = Fraction(self._before[-1] - self._before[first], _UNIT)
-        share = told / Fraction(budget) ** 2
-        return Spent(len(self._versions) - first, _root(told), float(share))
+        cost = Fraction(self._before[-1] - self._before[first], _UNIT)
+        share = cost / Fraction(budget) ** 2
+        return Spent(len(self._versions) - first, _root(cost), float(share))
 
     def add(self, version: int, mechanism: Mechanism, oldest_deletion: int) -> None:
         """Count the publication of `version` before it is made. Counting the same publication again changes nothing.
@@ -71,8 +71,8 @@ class Ledger:
                 )
             return
         first = bisect_left(self._versions, oldest_deletion)
-        told = self._before[-1] - self._before[first] + cost
-        if told > Fraction(mechanism.budget) ** 2 * _UNIT:
+        total = self._before[-1] - self._before[first] + cost
+        if total > Fraction(mechanism.budget) ** 2 * _UNIT:
             raise PromiseError(
                 f"Version {version} would reveal more about deletions of version {oldest_deletion} than promised.",
                 "Stay with the version before, or promise less: a larger epsilon.",

@@ -260,7 +260,7 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
     updated = carried_over(gram, M, M_pinv, gram.rank - left.shape[1], -float(K.trace()))
     if not accepted(updated):
         return None
-    return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE, sigma)
+    return _split(updated, left, features, surviving, FactorMethod.DOWNDATE, sigma)
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
@@ -310,10 +310,10 @@ def _recomputed(
     """
     gone = max(0, earlier.rank - fresh.rank)
     left = outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
-    return _told_apart(fresh, left, features, surviving, method)
+    return _split(fresh, left, features, surviving, method)
 
 
-def _told_apart(
+def _split(
     gram: Gram,
     left: Tensor,
     features: FeatureMatrix,

@@ -43,8 +43,8 @@ class Distributed:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._device = torch.device(device)
         #: Announcements go through CPUs, so they need no GPU and wait for none.
-        self._spoken = dist.new_group(backend="gloo", timeout=timeout)
-        self._moved = dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._spoken
+        self._messages = dist.new_group(backend="gloo", timeout=timeout)
+        self._moved = dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._messages
         self._one_at_a_time = threading.RLock()
         #: Whether a collective function is running.
         self._inside = False
@@ -115,8 +115,8 @@ class Distributed:
         """Run what the first process announces, until it announces the end. Freed memory goes back to the system."""
         return_freed_memory()
         with self._in_step():
-            while (heard := self._heard()) is not None:
-                name, arguments = heard
+            while (received := self._received()) is not None:
+                name, arguments = received
                 if name == _BEAT:
                     self.sum(torch.zeros(1, device=self._device))
                     continue
@@ -167,32 +167,31 @@ class Distributed:
 
     def _announce(self, name: str | None, arguments: Sequence[Any]) -> None:
         tensors: list[Tensor] = []
-        told = [self._told(argument, tensors) for argument in arguments]
         header = {
             "name": name,
-            "arguments": told,
+            "arguments": [self._encoded(argument, tensors) for argument in arguments],
             "gone": self._names.take_gone(),
             "numbered": self._names.numbered,
         }
-        spoken = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
-        dist.broadcast(torch.tensor([spoken.shape[0]]), 0, group=self._spoken)
-        dist.broadcast(spoken, 0, group=self._spoken)
+        message = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+        dist.broadcast(torch.tensor([message.shape[0]]), 0, group=self._messages)
+        dist.broadcast(message, 0, group=self._messages)
         for tensor in tensors:
             dist.broadcast(tensor, 0, group=self._moved)
 
-    def _heard(self) -> tuple[str, list[Any]] | None:
+    def _received(self) -> tuple[str, list[Any]] | None:
         length = torch.zeros(1, dtype=torch.int64)
-        dist.broadcast(length, 0, group=self._spoken)
-        spoken = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(spoken, 0, group=self._spoken)
-        header = json.loads(bytes(spoken.numpy()))
+        dist.broadcast(length, 0, group=self._messages)
+        message = torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(message, 0, group=self._messages)
+        header = json.loads(bytes(message.numpy()))
         if header["numbered"] != self._names.numbered:
             raise RuntimeError("the first worker has other results")
-        arguments = [self._understood(told) for told in header["arguments"]]
+        arguments = [self._decoded(encoded) for encoded in header["arguments"]]
         self._names.forget(header["gone"])
         return None if header["name"] is None else (header["name"], arguments)
 
-    def _told(self, argument: Any, tensors: list[Tensor]) -> dict[str, Any]:
+    def _encoded(self, argument: Any, tensors: list[Tensor]) -> dict[str, Any]:
         if argument is None or isinstance(argument, bool | int | float | str | list):
             return {"value": argument}
         if isinstance(argument, Tensor | np.ndarray):
@@ -202,14 +201,14 @@ class Distributed:
             return {"array": array, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         return {"object": self._names.number(argument)}
 
-    def _understood(self, told: dict[str, Any]) -> Any:
-        if "value" in told:
-            return told["value"]
-        if "object" in told:
-            return self._names.object(told["object"])
-        tensor = torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=self._device)
+    def _decoded(self, encoded: dict[str, Any]) -> Any:
+        if "value" in encoded:
+            return encoded["value"]
+        if "object" in encoded:
+            return self._names.object(encoded["object"])
+        tensor = torch.empty(encoded["shape"], dtype=getattr(torch, encoded["dtype"]), device=self._device)
         dist.broadcast(tensor, 0, group=self._moved)
-        return tensor.cpu().numpy() if told["array"] else tensor
+        return tensor.cpu().numpy() if encoded["array"] else tensor
 
 
 class _Names:

@@ -213,11 +213,11 @@ class NodeAllowance:
         Rows that it already used are free. Raises NodeLimitReached, and counts nothing, when they exceed the limit.
         Raises Unavailable without Redis, because separate counts per process would not enforce the limit.
         """
-        name = f"lethe:told:{self._model}:{key_id}"
+        name = f"lethe:predicted:{self._model}:{key_id}"
         # More rows than the limit are refused, however many more.
         packed = np.unique(np.asarray(rows, dtype="<u4"))[: self._most + 1].tobytes()
         try:
-            told, counted = await self._take(
+            predicted, counted = await self._take(
                 keys=[name, f"{name}:{version}", f"{name}:{version}:outside"],
                 args=[version, self._most, _KEPT_S, packed, outside],
             )
@@ -226,10 +226,10 @@ class NodeAllowance:
         if not counted:
             raise NodeLimitReached(
                 f"An API key may request predictions of at most {self._most} nodes per version of the model. For "
-                f"version {version}, this key has used {told}, and this request exceeds the rest.",
+                f"version {version}, this key has used {predicted}, and this request exceeds the rest.",
                 "Request nodes that it has requested before, or wait for the next version, which the next "
                 "deletion makes.",
                 max_predicted_nodes=self._most,
-                told=told,
+                predicted_nodes=predicted,
                 model_version=version,
             )

@@ -46,7 +46,7 @@ class _Linked:
     nodes: Sequence[str] = ()
     reference: str | None = None
     #: Kind and status of the request.
-    told: str | None = None
+    request: str | None = None
 
 
 def key(
@@ -242,8 +242,8 @@ def _verify_receipt(
         if names_reference is False:
             outcome.find(None, f"the receipt does not contain the reference {reference} with this salt")
     named = [node for node, is_named in nodes.items() if is_named]
-    told = f"a deletion of kind {document['summary']['kind']}: {document['summary']['status']}" if named else None
-    return outcome, _Linked(named, reference if names_reference else None, told)
+    request = f"a deletion of kind {document['summary']['kind']}: {document['summary']['status']}" if named else None
+    return outcome, _Linked(named, reference if names_reference else None, request)
 
 
 def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
@@ -255,7 +255,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
         "fingerprint": outcome.fingerprint,
         "log": None if checkpoint is None else {"origin": checkpoint.origin, "size": checkpoint.size},
         "nodes": linked.nodes,
-        "told": linked.told,
+        "request": linked.request,
         "reference": linked.reference,
         "other_events": [{"leaf": index, "what": what} for index, what in outcome.unrequested],
         "findings": [{"leaf": finding.index, "what": finding.what} for finding in outcome.findings],
@@ -269,8 +269,8 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
 
 def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
     yield from (f"The receipt covers {node}." for node in linked.nodes)
-    if linked.told is not None:
-        yield f"It covers {linked.told}."
+    if linked.request is not None:
+        yield f"It covers {linked.request}."
     if linked.reference is not None:
         yield f"The receipt contains the reference {linked.reference}."
     yield from map(str, outcome.findings[:_SHOWN])

@@ -60,7 +60,7 @@ def recheck(
     ):
         pointer, figures, measured = _measured(settings, work)
     lines = list(compared(pointer, figures, measured))
-    rows = [(line.name, _told(line.recorded), _told(line.measured), _verdict(line.is_same)) for line in lines]
+    rows = [(line.name, _text(line.recorded), _text(line.measured), _verdict(line.is_same)) for line in lines]
     title = f"{pointer.model}, version {pointer.version}, {measured.live_nodes} live nodes"
     document = {
         "model": pointer.model,
@@ -146,7 +146,7 @@ def _figure(name: str, recorded: float | None, measured: float | None) -> Line:
     return Line(name, recorded, measured, same)
 
 
-def _told(value: str | float | None) -> str:
+def _text(value: str | float | None) -> str:
     return str(value) if isinstance(value, str | int) else number(value)
 
 

@@ -163,7 +163,7 @@ def watch(
                 seen = watcher.look()
                 # Save the signed checkpoint before the next request, whatever the server returns.
                 write_private(state, seen.note)
-                _tell(client, seen)
+                _report_check(client, seen)
             except Contradiction as found:
                 figures.contradicted()
                 evidence = state.with_name(state.name + ".contradiction")
@@ -193,7 +193,7 @@ def watch(
             time.sleep(interval)
 
 
-def _tell(client: LetheClient, seen: Seen) -> None:
+def _report_check(client: LetheClient, seen: Seen) -> None:
     """Report the comparison to the server. A server that no longer has these roots contradicts itself."""
     if seen.against is None:
         return

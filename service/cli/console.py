@@ -128,18 +128,18 @@ def show_progress(what: str, work: Work | None = None) -> Iterator[Work]:
         return
     ended = Event()
 
-    def tell() -> None:
+    def write_lines() -> None:
         while not ended.wait(_LINES_S):
-            if said := work.status:
-                note(said)
+            if step := work.status:
+                note(step)
 
-    telling = Thread(target=tell, name="progress", daemon=True)
-    telling.start()
+    writer = Thread(target=write_lines, name="progress", daemon=True)
+    writer.start()
     try:
         yield work
     finally:
         ended.set()
-        telling.join()
+        writer.join()
 
 
 @contextmanager

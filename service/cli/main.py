@@ -82,10 +82,10 @@ def _listed(problem: ProblemError) -> Iterator[str]:
     for name, values in problem.extra.items():
         if isinstance(values, list) and values:
             more = f", and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
-            yield f"  {name}: {', '.join(map(_told, values[:_LISTED]))}{more}"
+            yield f"  {name}: {', '.join(map(_entry, values[:_LISTED]))}{more}"
 
 
-def _told(value: object) -> str:
+def _entry(value: object) -> str:
     """Format one entry: an id, the ends of an edge, or a fault with its place in the request."""
     if isinstance(value, dict):
         return f"{'.'.join(map(str, value.get('loc', [])))}: {value.get('msg', '')}"

@@ -31,15 +31,15 @@ class TrainingSteps:
         from projector.training.mlp import MlpProgress
 
         if isinstance(step, MlpProgress):
-            self._tell("Training the MLP", step.epoch / step.epochs)
+            self._show("Training the MLP", step.epoch / step.epochs)
             return
         done = _share_done(step, self._tolerance)
         if done < 1:
-            self._tell("Training", done)
+            self._show("Training", done)
         else:
             self._work.begin("Computing coefficients")
 
-    def _tell(self, what: str, done: float) -> None:
+    def _show(self, what: str, done: float) -> None:
         if what != self._what:
             self._work.begin(what, 1.0)
             self._what, self._done = what, 0.0

@@ -75,8 +75,8 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         # A later event repeats earlier figures or lacks them: null adds nothing.
         figures |= {name: value for name, value in leaf["details"].items() if value is not None or name not in figures}
     # A repair may end before or after the erasure, and is not a status of a request.
-    told = [EventType(leaf["type"]) for leaf in reversed(leaves)]
-    done = next((event for event in told if event in _ENDS), told[0])
+    events = [EventType(leaf["type"]) for leaf in reversed(leaves)]
+    done = next((event for event in events if event in _ENDS), events[0])
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
     meaning = None
     if guarantee:
@@ -127,12 +127,12 @@ def _holds(leaves: Sequence[Document]) -> list[Document]:
 def _failed(leaves: Sequence[Document], last: Document) -> Document:
     """Return when and why a request failed, and how it was handled since."""
     [failed_at] = [leaf["time"] for leaf in leaves if leaf["type"] == EventType.FAILED][-1:]
-    told = {"failed_at": failed_at, "failure": last["failure"], "handled_at": None, "handled_by": None, "note": None}
+    failure = {"failed_at": failed_at, "failure": last["failure"], "handled_at": None, "handled_by": None, "note": None}
     for leaf in leaves:
         if leaf["type"] == EventType.HANDLED:
             by = leaf["details"].get("deleted_by") or [None]
-            told |= {"handled_at": leaf["time"], "handled_by": by[0], "note": leaf["details"].get("reason")}
-    return told
+            failure |= {"handled_at": leaf["time"], "handled_by": by[0], "note": leaf["details"].get("reason")}
+    return failure
 
 
 def fingerprint(leaves: Sequence[Document]) -> str:

@@ -87,8 +87,8 @@ def _ndjson(facts: Facts, parts: Iterable[Part]) -> Iterator[bytes]:
     is_class, _ = _columns(facts)
 
     def record(node: str, best: int, values: list[float]) -> dict[str, Any]:
-        told = dict(zip(classes, values, strict=True))
-        named = {"label": classes[best], "probabilities": told} if is_class else {"scores": told}
+        by_class = dict(zip(classes, values, strict=True))
+        named = {"label": classes[best], "probabilities": by_class} if is_class else {"scores": by_class}
         return {"node": node, **named, "model_version": version}
 
     for rows in _rows(parts):

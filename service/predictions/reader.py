@@ -282,13 +282,13 @@ def _prediction(view: View, node: str, decimals: int | None) -> Prediction | Sco
     row = view.find(node)
     if row is None:
         return None
-    label, values = told(view.facts.model, view.probabilities.row(row), decimals)
+    label, values = labelled(view.facts.model, view.probabilities.row(row), decimals)
     if view.facts.model.regression is not None:
         return Scores(node, values, view.facts.served.version)
     return Prediction(node=node, label=label, probabilities=values, model_version=view.facts.served.version)
 
 
-def told(model: ModelFacts, exact: NDArray[np.float64], decimals: int | None) -> tuple[str, dict[str, float]]:
+def labelled(model: ModelFacts, exact: NDArray[np.float64], decimals: int | None) -> tuple[str, dict[str, float]]:
     """Return the class with the highest of the `exact` values (C,), and all of them by class, rounded."""
     values = (exact if decimals is None else exact.round(decimals)).tolist()
     return model.classes[exact.argmax()], dict(zip(model.classes, values, strict=True))

@@ -21,7 +21,7 @@ MAY_PASS = os.EX_TEMPFAIL
 #: Sent to a child when another Lethe answers: it finishes its open work, starts none, and ends.
 DRAIN = signal.SIGUSR1
 #: Seconds until the process ids are reported again after a failure.
-_TELL_AGAIN_S = 1.0
+_REPORT_AGAIN_S = 1.0
 #: Maximum interval between two calls of `on_look` (seconds).
 _LOOK_AGAIN_S = 1.0
 _logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_start = on_start
         self._on_look = on_look
-        self._tell_at: float | None = None
+        self._report_at: float | None = None
         self._announced = False
         self._stopped = self._retired = False
 
@@ -118,7 +118,7 @@ class Supervisor:
             delay = process.schedule_restart()
             _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _ended(status), delay)
         due = [process for process in self._processes if _is_due(process.restart_at)]
-        if (due or _is_due(self._tell_at)) and not self.is_stopping():
+        if (due or _is_due(self._report_at)) and not self.is_stopping():
             for process in due:
                 self._start_again(process)
             self._report_pids()
@@ -135,18 +135,18 @@ class Supervisor:
 
     def _next_due(self) -> float | None:
         look_at = None if self._on_look is None else time.monotonic() + _LOOK_AGAIN_S
-        times = [look_at, self._tell_at, *(process.restart_at for process in self._processes)]
+        times = [look_at, self._report_at, *(process.restart_at for process in self._processes)]
         return min((at for at in times if at is not None), default=None)
 
     def _report_pids(self) -> None:
         try:
             self._on_start({process.child.name: process.pid for process in self._processes if process.pid is not None})
         except OSError as error:
-            if self._tell_at is None:
+            if self._report_at is None:
                 _logger.warning("the ids of the processes cannot be written (%s); trying on", error.strerror)
-            self._tell_at = time.monotonic() + _TELL_AGAIN_S
+            self._report_at = time.monotonic() + _REPORT_AGAIN_S
         else:
-            self._tell_at = None
+            self._report_at = None
 
 
 def run_once(child: Child, grace_s: float) -> None:

@@ -237,14 +237,14 @@ async def read_report(connection: Connection, model: str, span: Span) -> Report:
     checkpoints = CheckpointRepository(connection)
     note = await checkpoints.require()
     signers = signers_of(note)
-    told = [UnrequestedEvent.of(parse_canonical(leaf.data)) for leaf in await LogRepository(connection).unrequested()]
+    events = [UnrequestedEvent.of(parse_canonical(leaf.data)) for leaf in await LogRepository(connection).unrequested()]
     return Report(
         span=span,
         at=await now(connection),
         summary=await summary(connection, model, span.since, span.until),
         notable=await notable(connection, model, since, until),
         drills=await DrillRepository(connection).between(model, since, until),
-        unrequested=[event for event in reversed(told) if since <= event.at < until],
+        unrequested=[event for event in reversed(events) if since <= event.at < until],
         last_check=await LogCheckRepository(connection).newest(),
         size=await LogRepository(connection).size(),
         note=note,

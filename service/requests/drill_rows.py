@@ -32,7 +32,7 @@ from service.errors import Conflict
 
 _OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 #: The view of drills with their results, including when the drilled model was replaced.
-_TOLD = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
+_DRILLS = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
 
 
 class DrillRow(Base):
@@ -89,7 +89,7 @@ class DrillRepository:
 
     async def get(self, request_id: UUID) -> Drill | None:
         """Return the drill of a request, or None if it is not a drill."""
-        return next(iter(await self._read(_TOLD.c.request_id == request_id, limit=1)), None)
+        return next(iter(await self._read(_DRILLS.c.request_id == request_id, limit=1)), None)
 
     async def newest(self, model: str) -> Drill | None:
         """Return the latest drill of a model."""
@@ -97,23 +97,23 @@ class DrillRepository:
 
     async def list(self, model: str, *, limit: int) -> builtins.list[Drill]:
         """Return up to `limit` drills of a model, newest first."""
-        return await self._read(_TOLD.c.model == model, limit=limit)
+        return await self._read(_DRILLS.c.model == model, limit=limit)
 
     async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
         """Return the newest drill of the served model whose request has one of `statuses`.
 
         None if none exists: drills of a model that an import has replaced do not count.
         """
-        served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
+        served = (_DRILLS.c.model == model, _DRILLS.c.status.in_(statuses), _DRILLS.c.model_replaced_at.is_(None))
         return next(iter(await self._read(*served, limit=1)), None)
 
     async def between(self, model: str, since: datetime, until: datetime) -> builtins.list[Drill]:
         """Return the drills of a model requested from `since` on and before `until`, newest first."""
-        asked = (_TOLD.c.model == model, _TOLD.c.requested_at >= since, _TOLD.c.requested_at < until)
+        asked = (_DRILLS.c.model == model, _DRILLS.c.requested_at >= since, _DRILLS.c.requested_at < until)
         return await self._read(*asked, limit=None)
 
     async def _read(self, *conditions: ColumnElement[bool], limit: int | None) -> builtins.list[Drill]:
-        query = select(*_TOLD.c).where(*conditions).order_by(_TOLD.c.number.desc()).limit(limit)
+        query = select(*_DRILLS.c).where(*conditions).order_by(_DRILLS.c.number.desc()).limit(limit)
         return [_drill(row) for row in await self._conn.execute(query)]
 
 

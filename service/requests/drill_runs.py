@@ -324,8 +324,8 @@ def accepted_drill(started: StartedDrill, *, with_result: bool) -> AcceptedDrill
     """Build the 202 answer; see `drill_answer`."""
     targets = started.targets
     salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
-    told = _fields(started.drill, with_result=with_result)
-    return AcceptedDrill(**told, cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
+    fields = _fields(started.drill, with_result=with_result)
+    return AcceptedDrill(**fields, cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
 
 
 def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
@@ -345,6 +345,6 @@ def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
         # Measured in the batch, so present before the drill is completed.
         named |= dict.fromkeys(("channel_norm_before", "channel_norm_after"))
         if drill.status is RequestStatus.COMPLETED:
-            told = "The result requires the scope audit:read, since the weights are published with noise."
-            named |= {"passed": None, "finding": told}
+            withheld = "The result requires the scope audit:read, since the weights are published with noise."
+            named |= {"passed": None, "finding": withheld}
     return named | {"links": links_of(drill.request_id)}

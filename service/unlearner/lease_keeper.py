@@ -22,7 +22,7 @@ from service.queue.outage import Outage
 #: Renewals per lease lifetime.
 _RENEWALS = 4
 #: Maximum delay before others read a changed condition of the holder (seconds).
-_TELL_WITHIN_S = 0.25
+_PUBLISH_WITHIN_S = 0.25
 
 
 class RenewalFailed(Exception):
@@ -110,7 +110,7 @@ class LeaseKeeper:
         until = boottime() + seconds
         while (left := until - boottime()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), min(left, _TELL_WITHIN_S))
+                await asyncio.wait_for(self._woken.wait(), min(left, _PUBLISH_WITHIN_S))
             self._woken.clear()
             if self._has_changed():
                 return

@@ -40,7 +40,7 @@ from service.unlearner.workers import Team
 #: Maximum blocking read of the stream, and interval of the checks for imports and expired factors (seconds).
 _POLL_S = 0.5
 #: Interval of progress lines in the log (seconds).
-_TELL_S = 10.0
+_PROGRESS_S = 10.0
 #: Consecutive unexpected failures, without a batch between them, before the unlearner gives up.
 _MAX_UNFORESEEN = 10
 
@@ -183,9 +183,9 @@ class Unlearner:
     async def _log_work(self) -> None:
         """Log the progress of long work."""
         while True:
-            await asyncio.sleep(_TELL_S)
-            if said := self._context.work.status:
-                self._log.info("unlearner.working", step=said)
+            await asyncio.sleep(_PROGRESS_S)
+            if step := self._context.work.status:
+                self._log.info("unlearner.working", step=step)
 
     def _drop_expired(self) -> None:
         resident = self.resident

@@ -62,7 +62,7 @@ def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, known:
         elif len(there) + len(gone) < len(each.named):
             unknown[each.request.id] = len(each.named) - len(there) - len(gone)
         elif own and len(own) == len(there):
-            # All that it names: after a crash the requests of a batch alone tell which edges it deleted.
+            # All that it names: after a crash only the requests of a batch show which edges it deleted.
             taken[each.part].update(each.named)
             changes[each.request.id] = Change(each, own, present.removal(each.part, own))
         elif there:

@@ -124,7 +124,7 @@ class VersionWriter:
         measure = partial(stored_span_residual, self._store, committed, context.work)
         residual = await watch.time("verify", measure, context.executor)
         failure_points.reached(FailurePoint.MEASURED, cause)
-        # Nobody is told that a request is completed before a restore of everything would repeat it.
+        # A request is reported as completed only once a restore of everything would repeat it.
         self._keeper.check()
         await secure(context, version)
         failure_points.reached(FailurePoint.SECURED, cause)

@@ -46,7 +46,7 @@ class FeedEvent:
 
 #: Columns that `feed_event` needs from a query that joins the request.
 FEED_COLUMNS = (
-    FeedRow.id.label("told_id"),
+    FeedRow.id.label("feed_id"),
     FeedRow.milestone,
     FeedRow.at,
     FeedRow.request_id,
@@ -61,11 +61,11 @@ FEED_COLUMNS = (
 class FeedRepository(Repository):
     """The table `feed` in the caller's transaction."""
 
-    async def record_untold_events(self) -> None:
+    async def wait_for_publisher(self) -> None:
         """Wait for a running publisher, and block others until the transaction ends."""
         await locks.take(self._conn, Lock.FEED)
 
-    async def tell(self) -> int:
+    async def publish(self) -> int:
         """Publish unpublished events: give them places, and list them for every endpoint; return their number.
 
         Publishes at most one page, and nothing while another publisher is running.
@@ -73,19 +73,19 @@ class FeedRepository(Repository):
         if not await locks.take_if_free(self._conn, Lock.FEED):
             return 0
         row = func.row_number().over(order_by=FeedRow.number).label("row")
-        untold = select(FeedRow.id, row).where(FeedRow.place.is_(None)).order_by(FeedRow.number).limit(_PAGE).subquery()
+        page = select(FeedRow.id, row).where(FeedRow.place.is_(None)).order_by(FeedRow.number).limit(_PAGE).subquery()
         last = select(func.coalesce(func.max(FeedRow.place), 0)).scalar_subquery()
-        told = (
+        published = (
             update(FeedRow)
-            .where(FeedRow.id == untold.c.id, RequestRow.id == FeedRow.request_id)
-            .values(place=last + untold.c.row, due_at=func.coalesce(FeedRow.due_at, RequestRow.due_at))
+            .where(FeedRow.id == page.c.id, RequestRow.id == FeedRow.request_id)
+            .values(place=last + page.c.row, due_at=func.coalesce(FeedRow.due_at, RequestRow.due_at))
             .returning(FeedRow.id)
-            .cte("told")
+            .cte("published")
         )
-        outgoing = select(WebhookEndpointRow.id, told.c.id).join(told, true())
+        outgoing = select(WebhookEndpointRow.id, published.c.id).join(published, true())
         outgoing = outgoing.where(WebhookEndpointRow.removed_at.is_(None))
         listed = insert(WebhookDeliveryRow).from_select(["endpoint_id", "event_id"], outgoing).cte("listed")
-        return int(await self._conn.scalar(select(func.count()).select_from(told).add_cte(listed)) or 0)
+        return int(await self._conn.scalar(select(func.count()).select_from(published).add_cte(listed)) or 0)
 
     async def write_late(self) -> int:
         """Write an event for every late request, once per deadline; return their number."""
@@ -128,7 +128,7 @@ class FeedRepository(Repository):
 def feed_event(row: Row[*tuple[Any, ...]]) -> FeedEvent:
     """Return the event in a row with `FEED_COLUMNS`."""
     return FeedEvent(
-        id=row.told_id,
+        id=row.feed_id,
         kind=RequestKind(row.kind),
         milestone=Milestone(row.milestone),
         at=row.at,

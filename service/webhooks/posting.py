@@ -80,7 +80,7 @@ async def _looked_up(host: str, port: int) -> Sequence[Address]:
     loop = asyncio.get_running_loop()
     looking: asyncio.Future[Sequence[Address]] = loop.create_future()
 
-    def tell(found: Sequence[Address] | Exception) -> None:
+    def settle(found: Sequence[Address] | Exception) -> None:
         if looking.done():
             return
         if isinstance(found, Exception):
@@ -96,7 +96,7 @@ async def _looked_up(host: str, port: int) -> Sequence[Address]:
             found = error
         # The loop may have ended meanwhile.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, found)
+            loop.call_soon_threadsafe(settle, found)
 
     Thread(target=look_up, name="webhook-name", daemon=True).start()
     return await looking
@@ -117,7 +117,7 @@ _ATTEMPT_S, _CONNECT_S = 15.0, 5.0
 #: Most bytes read of a response.
 _MOST_READ = 65_536
 #: Most characters reported of an error.
-_TOLD = 200
+_MOST_REPORTED = 200
 
 
 @dataclass(frozen=True)
@@ -245,4 +245,4 @@ def _retry_after(fields: Mapping[bytes, bytes]) -> float:
 
 def _plain(text: str) -> str:
     """Return `text` shortened, with unprintable characters as spaces."""
-    return "".join(one if one.isprintable() else " " for one in text)[:_TOLD]
+    return "".join(one if one.isprintable() else " " for one in text)[:_MOST_REPORTED]

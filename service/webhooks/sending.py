@@ -99,15 +99,15 @@ class Webhooks:
         """Publish and send until `stop` is set, through any outage of Postgres."""
         await run_until(stop, self._run())
 
-    async def tell(self) -> int:
+    async def publish(self) -> int:
         """Publish new events, and list them for every endpoint; return their number. Raises Unavailable."""
-        told = 0
+        published = 0
         while True:
             async with transaction(self._engine) as connection:
-                page = await FeedRepository(connection).tell()
-            told += page
+                page = await FeedRepository(connection).publish()
+            published += page
             if not page:
-                return told
+                return published
 
     async def look_for_late(self) -> None:
         """Write events for late requests, and remove old deliveries. Raises Unavailable."""
@@ -152,7 +152,7 @@ class Webhooks:
                     if time.monotonic() >= late_at:
                         await self.look_for_late()
                         late_at = time.monotonic() + _LATE_S
-                    await self.tell()
+                    await self.publish()
                     async with transaction(self._engine) as connection:
                         due = await EndpointRepository(connection).due()
                     for endpoint in due:

@@ -199,9 +199,9 @@ async def test_what_is_queued_to_join_can_be_linked_corrected_and_deleted(api: A
     deleter = await api.client(Scope.DELETIONS_WRITE)
     open_ones = [deletion, features]
     for kind in ("node", "features", "label"):
-        told = (await deleter.post("/deletions", json={"kind": kind, "nodes": ["anna"]})).json()
-        assert (told["status"], told["count"], told["already_deleted"]) == ("queued", 1, {})
-        open_ones.append(told)
+        document = (await deleter.post("/deletions", json={"kind": kind, "nodes": ["anna"]})).json()
+        assert (document["status"], document["count"], document["already_deleted"]) == ("queued", 1, {})
+        open_ones.append(document)
         refused(await deleter.post("/deletions", json={"kind": kind, "nodes": ["nobody"]}), 404, "unknown-targets")
     # Only as long as it is queued, or a deletion that names it.
     assert (await writer.delete(f"/additions/{addition}")).json()["status"] == "cancelled"
@@ -302,11 +302,11 @@ async def test_a_key_that_may_only_write_gets_one_answer_for_all_ids(api: Api, w
     answers = [await grower.post("/additions", json={"nodes": [new_node(node)]}) for node in ids]
     answers += [await grower.post("/additions", json={"edges": [[node, "20"]]}) for node in (*ids, "19")]
     answers += [await grower.post("/corrections", json={"nodes": [new_node(node)]}) for node in ids]
-    told = {
+    results = {
         (answer.status_code, answer.json()["status"], answer.json()["count"], str(answer.json()["already_deleted"]))
         for answer in answers
     }
-    assert told == {(202, "queued", 1, "{}")}
+    assert results == {(202, "queued", 1, "{}")}
     for answer in answers:
         refused(await grower.get(answer.headers["location"]), 403, "missing-scope")
         assert (await grower.delete(answer.headers["location"])).status_code == 200
@@ -326,7 +326,7 @@ async def test_a_repetition_does_not_reveal_to_a_key_that_may_only_write_that_an
         await requests.mark_failed(UUID(ids["5"]), "A node that it adds is in the graph already.")
     await api.complete(ids["nobody"])
 
-    async def tells_nothing() -> None:
+    async def assert_nothing_is_revealed() -> None:
         for node, request in ids.items():
             again = await grower.post(
                 "/additions", json={"nodes": [new_node(node)]}, headers={"Idempotency-Key": f"add-{node}"}
@@ -335,10 +335,10 @@ async def test_a_repetition_does_not_reveal_to_a_key_that_may_only_write_that_an
             assert (again.status_code, document["id"]) == (202, request)
             assert (document["status"], document["salts"]) == ("queued", None), node
 
-    await tells_nothing()
+    await assert_nothing_is_revealed()
     operator = await api.client(Scope.DELETIONS_WRITE, Scope.GRAPH_WRITE, Scope.AUDIT_READ)
     assert (await operator.post(f"/deletions/{ids['5']}/retry")).json()["status"] == "queued"
-    await tells_nothing()
+    await assert_nothing_is_revealed()
 
 
 async def test_labels_are_withdrawn_unless_nothing_would_unlearn_them(

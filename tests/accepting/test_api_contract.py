@@ -131,7 +131,7 @@ async def test_a_fault_is_named_in_plain_words(client: httpx2.AsyncClient) -> No
     assert (await client.get("/deletions?since=2026-11-20T00:00:00%2B01:00")).status_code == 200
 
 
-async def test_what_is_served_beside_the_description_tells_its_methods_too(client: httpx2.AsyncClient) -> None:
+async def test_what_is_served_beside_the_description_names_its_methods_too(client: httpx2.AsyncClient) -> None:
     for path, methods in (
         ("/dashboard/login", "GET, HEAD, POST"),
         ("/dashboard/find", "GET, HEAD, POST"),

@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] =
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_each_refusal_is_told_by_its_cause(empty_database_url: str, what: str) -> None:
+async def test_each_refusal_names_its_cause(empty_database_url: str, what: str) -> None:
     changed, kind, cause, words, remedy = WRONG[what]
     error = await refused(changed(empty_database_url))
     assert type(error) is kind

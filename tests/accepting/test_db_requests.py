@@ -189,7 +189,7 @@ async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: D
         await db.intake.cancel(request_id, db.api_key_id)
 
 
-async def test_the_sweeper_is_told_each_forgotten_request_once_in_a_while(db: Database) -> None:
+async def test_the_sweeper_gets_each_forgotten_request_once_in_a_while(db: Database) -> None:
     old, in_outbox, taken, young = [await db.accept(str(n)) for n in range(4)]
     async with transaction(db.engine) as conn:
         await OutboxRepository(conn).delete([old, taken, young])
@@ -220,7 +220,7 @@ async def test_an_unfinished_batch_is_found_with_everything_recovery_needs(db: D
     assert (found.details, list(found.requests), found.norms) == (DETAILS, ids, dict.fromkeys(ids, NORMS))
 
 
-async def test_requests_of_keys_that_may_know_what_is_deleted_are_told_from_others(db: Database) -> None:
+async def test_requests_of_keys_that_may_know_what_is_deleted_are_distinguished_from_others(db: Database) -> None:
     informed, writer = await db.accept("1"), uuid4()
     async with transaction(db.engine) as conn:
         await ApiKeyRepository(conn).create(writer, "writer", [Scope.DELETIONS_WRITE], b"w" * 32)

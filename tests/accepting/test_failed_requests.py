@@ -156,8 +156,8 @@ async def test_a_later_request_for_the_same_handles_it_and_both_name_each_other(
     assert (await world.state(other)).handled_at is None
     async with transaction(world.db.engine) as conn:
         assert await RequestRepository(conn).handled_by(second) == [request_id]
-    told = (await world.events(request_id))[-1]
-    assert (told.type, told.payload) == (EventType.HANDLED, {"deleted_by": [str(second), str(first)]})
+    event = (await world.events(request_id))[-1]
+    assert (event.type, event.payload) == (EventType.HANDLED, {"deleted_by": [str(second), str(first)]})
     assert await world.db.value("SELECT ciphertext FROM requests WHERE id = :id", id=request_id) is None
     await assert_totals_are_right(world.db)
 
@@ -265,7 +265,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
 
 
 @pytest.mark.ci
-async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
+async def test_a_running_lethe_handles_what_failed_and_reports_it_until_then(
     settings: Settings, database_url: str
 ) -> None:
     async with running(settings) as lethe:
@@ -278,10 +278,10 @@ async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
     async with running(settings) as lethe:
         await until(lethe.is_ready)
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return 'lethe_open_deletions_failed{process="unlearner"} 1.0' in await lethe.metrics()
 
-        await until(is_told)
+        await until(is_reported)
         later = await lethe.delete("5", "8", "9")
 
         async def is_handled() -> bool:

@@ -47,7 +47,7 @@ async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writ
     [token_hex(23), token_hex(25), token_hex(24)[:-1], "AB" * 24, "zz" * 24, "", 17, None],
     ids=["short", "long", "half a byte", "capitals", "no hex", "empty", "a number", "null"],
 )
-async def test_what_is_no_salt_is_told_with_its_place(writer: httpx2.AsyncClient, salt: object) -> None:
+async def test_an_invalid_salt_is_refused_with_its_place(writer: httpx2.AsyncClient, salt: object) -> None:
     body = node_body("1") | {"salts": {"nodes": {"1": salt}}}
     document = refused(await writer.post("/deletions", json=body), 422, "invalid-request")
     assert document["errors"][0]["loc"] == ["body", "node", "salts", "nodes"]

@@ -100,8 +100,8 @@ async def test_a_held_request_is_not_late_and_its_deadline_moves_by_the_time_of_
     assert [event.type for event in events] == ["held", "released"]
     assert events[0].payload["reason"] == "Needed in a lawsuit."
     assert {event.payload["api_key"] for event in events} == {str(db.api_key_id)}
-    told = await db.rows("SELECT milestone FROM feed ORDER BY number")
-    assert [row["milestone"] for row in told] == ["accepted", "held", "released"]
+    feed = await db.rows("SELECT milestone FROM feed ORDER BY number")
+    assert [row["milestone"] for row in feed] == ["accepted", "held", "released"]
     await assert_totals_are_right(db)
 
 

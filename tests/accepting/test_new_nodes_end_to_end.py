@@ -59,9 +59,9 @@ async def test_they_are_those_of_the_library_before_and_after_deletions(
     assert refused(await lethe.client.post("/predict-new", json=one), 409, "deleted-nodes")["deleted"] == ["12"]
     other = await with_key(lethe, Scope.PREDICTIONS_NEW)
     assert refused(await other.client.post("/predict-new", json=one), 404, "unknown-nodes")["unknown"] == ["12"]
-    told = "".join(capfd.readouterr())
-    assert "version.completed" in told
-    assert str(MARKED) not in told
+    output = "".join(capfd.readouterr())
+    assert "version.completed" in output
+    assert str(MARKED) not in output
 
 
 @pytest.mark.ci

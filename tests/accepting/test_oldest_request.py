@@ -22,11 +22,11 @@ LONG_S = 24 * 3600.0
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
     """A database whose unlearner has served for a long time."""
     async with open_database(database_url, tmp_path) as database:
-        await told(database, Phase.SERVING, LONG_S)
+        await report_phase(database, Phase.SERVING, LONG_S)
         yield database
 
 
-async def told(db: Database, phase: Phase, ago_s: float) -> None:
+async def report_phase(db: Database, phase: Phase, ago_s: float) -> None:
     """An unlearner has acquired the lease, and reported that it is at `phase`."""
     lease = await leases.acquire(db.engine, MODEL, "one", LONG_S)
     assert lease is not None
@@ -100,7 +100,7 @@ async def test_one_that_waited_too_long_before_a_batch_overtook_it_is_stuck_mean
 
 async def test_it_waits_for_an_unlearner_only_since_that_serves(db: Database) -> None:
     await accepted(db, "1", 3600.0)
-    await told(db, Phase.SERVING, 5.0)
+    await report_phase(db, Phase.SERVING, 5.0)
     found = await oldest(db)
     assert found.waits_s == pytest.approx(5.0, abs=5.0)
     assert not found.is_stuck(MOST_S)
@@ -109,7 +109,7 @@ async def test_it_waits_for_an_unlearner_only_since_that_serves(db: Database) ->
 @pytest.mark.parametrize("phase", [Phase.LOADING, Phase.FAILED, Phase.HELD_UP])
 async def test_while_no_unlearner_serves_it_waits_and_is_not_stuck(db: Database, phase: Phase) -> None:
     await accepted(db, "1", 3600.0)
-    await told(db, phase, 1800.0)
+    await report_phase(db, phase, 1800.0)
     found = await oldest(db)
     assert found.waits_s == pytest.approx(3600.0, abs=5.0)
     assert not found.is_stuck(MOST_S)

@@ -106,9 +106,9 @@ async def test_a_refusal_does_not_say_for_what(
             features_body(*NODES, "nobody"),
         )
     ]
-    told = [refused(answer, *UNKNOWN) for answer in refusals]
-    assert all(one == told[0] for one in told)
-    assert set(told[0]) == {"type", "title", "status", "detail", "remedy"}
+    documents = [refused(answer, *UNKNOWN) for answer in refusals]
+    assert all(one == documents[0] for one in documents)
+    assert set(documents[0]) == {"type", "title", "status", "detail", "remedy"}
     # A reader gets the full answer.
     document = refused(await reader.post("/deletions", json=edge_body(("1", "9"), ("x", "1"))), 404, "unknown-nodes")
     assert (document["unknown"], document["unknown_edges"]) == (["x"], [["1", "9"]])
@@ -134,7 +134,7 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
         assert {**deleted, "salts": len(deleted["salts"])} == {**live, "salts": len(live["salts"])}
         cancelled = [await writer.delete(f"/deletions/{answer.json()['id']}") for answer in answers]
         assert [(one.status_code, one.json()["status"]) for one in cancelled] == [(200, "cancelled")] * 2
-    # A reader is told.
+    # A reader sees that it is.
     assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
 
 
@@ -166,10 +166,10 @@ async def test_too_late_to_cancel_is_all_that_is_said(
     await api.forget(["2"], completed)
     await api.complete(completed)
     assert (await writer.delete(f"/deletions/{cancelled}")).status_code == 200
-    told = set()
+    texts = set()
     for request in (taken, completed, cancelled):
         document = refused(await writer.delete(f"/deletions/{request}"), 409, "conflict")
-        told.add(document["detail"].replace(request, "") + document["remedy"])
+        texts.add(document["detail"].replace(request, "") + document["remedy"])
     # Nor that it waits behind a request on hold.
     held, behind = [(await writer.post("/deletions", json=node_body("9"))).json()["id"] for _ in range(2)]
     operator = await api.client(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)
@@ -178,8 +178,8 @@ async def test_too_late_to_cancel_is_all_that_is_said(
         await RequestMoves(connection).take([UUID(behind)])
         await Holds(connection).wait({UUID(behind): Behind(UUID(held), UUID(held))})
     document = refused(await writer.delete(f"/deletions/{behind}"), 409, "conflict")
-    told.add(document["detail"].replace(behind, "") + document["remedy"])
-    assert len(told) == 1
+    texts.add(document["detail"].replace(behind, "") + document["remedy"])
+    assert len(texts) == 1
     assert (await operator.delete(f"/deletions/{behind}")).json()["status"] == "cancelled"
     assert (await writer.delete(f"/deletions/{held}")).json()["status"] == "cancelled"
     own = (await reader.post("/deletions", json=node_body("4"))).json()["id"]
@@ -226,7 +226,7 @@ async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
 
 
 @pytest.mark.ci
-def test_nothing_that_a_key_can_read_tells_what_was_deleted_from_what_was_there(
+def test_nothing_that_a_key_can_read_distinguishes_what_was_deleted_from_what_was_there(
     lethe: LetheProcess, writing: dict[Scope, httpx2.Client]
 ) -> None:
     earlier = lethe.delete(["5"])
@@ -280,7 +280,7 @@ def assert_of_deletions_a_key_sees_nothing(lethe: LetheProcess, writing: httpx2.
 def assert_of_additions_a_key_sees_nothing(lethe: LetheProcess, writing: httpx2.Client, earlier: Deletion) -> None:
     """Neither who is there nor who was deleted."""
     before = seen(writing)
-    ends, told = {}, []
+    ends, texts = {}, []
     for node in ("5", "7", "nobody"):
         body = {"nodes": [{"id": node, "features": {"0": 1.0}}], "edges": [[node, "9"]]}
         headers = {"Idempotency-Key": f"add-{node}"}
@@ -296,10 +296,10 @@ def assert_of_additions_a_key_sees_nothing(lethe: LetheProcess, writing: httpx2.
         late, own = writing.delete(asked["links"]["self"]), writing.get(asked["links"]["self"])
         documents = [answer.json() for answer in (again, late, own)]
         text = json.dumps(documents).replace(asked["id"], "").replace(asked["received_at"], "")
-        told.append(text.replace(asked["due_at"], ""))
+        texts.append(text.replace(asked["due_at"], ""))
         assert seen(writing) == before
     assert [ends[node].status for node in ends] == ["completed", "failed", "completed"]
-    assert len(set(told)) == 1, told
+    assert len(set(texts)) == 1, texts
     beaten = ends["5"]
     assert beaten.completed_at is not None
     assert (beaten.completed_at - beaten.received_at).total_seconds() >= usual_s(earlier)

@@ -118,7 +118,7 @@ async def test_a_session_of_a_subject_has_the_scopes_of_its_token_that_its_rows_
         assert without_issuer.key.scopes == frozenset()
 
 
-async def test_a_form_belongs_to_one_session_and_nothing_stored_tells_its_token(db: Database) -> None:
+async def test_a_form_belongs_to_one_session_and_nothing_stored_reveals_its_token(db: Database) -> None:
     tokens = [await start(db.engine, db.api_key_id) for _ in range(2)]
     forms = {found.form_token for token in tokens if (found := await find(db.engine, token))}
     assert len(forms) == 2

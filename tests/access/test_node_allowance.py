@@ -26,12 +26,12 @@ async def api(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterato
         yield running
 
 
-async def test_a_key_is_told_of_so_many_nodes_of_each_version(api: Api) -> None:
+async def test_a_key_may_predict_so_many_nodes_of_each_version(api: Api) -> None:
     client, other = await api.client(Scope.PREDICTIONS_READ), await api.client(*Scope)
     for node in (*NODES[:MOST], *NODES[:MOST], "nobody"):
         assert (await client.get(f"/predict/{node}")).status_code == (404 if node == "nobody" else 200)
     document = refused(await client.get(f"/predict/{NODES[MOST]}"), 403, "node-limit-reached")
-    assert (document["max_predicted_nodes"], document["told"], document["model_version"]) == (MOST, MOST, 1)
+    assert (document["max_predicted_nodes"], document["predicted_nodes"], document["model_version"]) == (MOST, MOST, 1)
     assert (await client.post("/predict", json={"nodes": [*NODES[:MOST], "nobody"]})).status_code == 200
 
     refused(await other.post("/predict", json={"nodes": NODES[: MOST + 1]}), 403, "node-limit-reached")
@@ -55,7 +55,7 @@ async def test_a_download_counts_each_of_its_nodes(api: Api) -> None:
     refused(await client.get(f"/predictions?limit=1&cursor={after}"), 403, "node-limit-reached")
 
 
-async def test_what_is_told_is_of_the_version_that_was_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_is_of_the_version_that_was_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     client, taken = await api.client(Scope.PREDICTIONS_READ), list[int]()
     take = NodeAllowance.take
 
@@ -70,7 +70,7 @@ async def test_what_is_told_is_of_the_version_that_was_counted(api: Api, monkeyp
     assert taken == [1, 2]
 
 
-async def test_without_redis_nothing_is_told(database_url: str, tmp_path: Path) -> None:
+async def test_without_redis_nothing_is_predicted(database_url: str, tmp_path: Path) -> None:
     async with serving(database_url, tmp_path, max_predicted_nodes=MOST) as api:
         refused(await (await api.client(Scope.PREDICTIONS_READ)).get("/predict/1"), 503, "unavailable")
 
@@ -80,23 +80,25 @@ async def test_processes_count_together_also_while_they_answer_from_two_versions
     async with AsyncExitStack() as stack:
         processes = [NodeAllowance(await stack.enter_async_context(connect(redis_url)), "small", 40) for _ in range(2)]
 
-        async def told_of(process: NodeAllowance, version: int, row: int) -> bool:
+        async def is_allowed(process: NodeAllowance, version: int, row: int) -> bool:
             try:
                 await process.take(key, version, [row, 100_000])
             except NodeLimitReached:
                 return False
             return True
 
-        asked = [told_of(processes[row % 2], version, row) for row in range(60) for version in (1, 2)]
+        asked = [is_allowed(processes[row % 2], version, row) for row in range(60) for version in (1, 2)]
         assert sum(await asyncio.gather(*asked)) == 2 * (40 - 1)
         await processes[0].take(key, 3, [1])
         # A process that still answers from an earlier version; the newest version's count stays while it is served.
         await processes[1].take(key, 2, [100_000])
         with redis.Redis.from_url(redis_url) as client:
-            assert client.ttl(f"lethe:told:small:{key}:3") == -1
+            assert client.ttl(f"lethe:predicted:small:{key}:3") == -1
         await processes[0].take(key, 3, [1])
     with redis.Redis.from_url(redis_url) as client:
-        kept = {name.rpartition(b":")[2]: client.ttl(name) for name in client.scan_iter(f"lethe:told:small:{key}:*")}
+        kept = {
+            name.rpartition(b":")[2]: client.ttl(name) for name in client.scan_iter(f"lethe:predicted:small:{key}:*")
+        }
     assert kept.pop(b"3") == -1
     # The two earlier ones are removed, and a bit for each row remains.
     assert set(kept) == {b"1", b"2"}

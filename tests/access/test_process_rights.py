@@ -199,7 +199,7 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
         await engine.dispose()
 
 
-async def test_a_login_without_its_role_is_told_what_to_give_it(db: Database) -> None:
+async def test_a_login_without_its_role_is_refused_with_the_grant_that_it_needs(db: Database) -> None:
     login = f"{make_url(db.url).database}_bare"
     await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'")
     url = make_url(db.url).set(username=login, password="secret").render_as_string(hide_password=False)

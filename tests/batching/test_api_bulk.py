@@ -35,15 +35,16 @@ async def test_a_file_has_what_each_node_is_answered_with(api: Api) -> None:
     await api.forget(["7"], (await writer.post("/deletions", json=node_body("7"))).json()["id"])
     for scopes in ((), (Scope.PREDICTIONS_EXACT,)):
         client = await api.client(*DOWNLOADER, *scopes)
-        told = (await client.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
+        predictions = (await client.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
         answer = await client.get("/predictions")
         assert (answer.headers["content-type"], answer.headers["lethe-model-version"]) == ("application/x-ndjson", "2")
-        assert [one | {"model_version": 2} for one in told] == [json.loads(line) for line in answer.text.splitlines()]
-        assert (await client.get("/predict/0")).json() == json.loads(answer.text.splitlines()[0])
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        assert [one | {"model_version": 2} for one in predictions] == lines
+        assert (await client.get("/predict/0")).json() == lines[0]
         table = pyarrow.parquet.read_table(io.BytesIO((await client.get("/predictions?format=parquet")).content))
         assert table.column_names == ["node", "label", *(f"probability_{name}" for name in CLASSES)]
-        assert table.column("node").to_pylist() == [one["node"] for one in told]
-        assert table.column("probability_b").to_pylist() == [one["probabilities"]["b"] for one in told]
+        assert table.column("node").to_pylist() == [one["node"] for one in predictions]
+        assert table.column("probability_b").to_pylist() == [one["probabilities"]["b"] for one in predictions]
     # Who may predict nodes does not learn the ids of all.
     predictor = await api.client(Scope.PREDICTIONS_READ)
     assert refused(await predictor.get("/predictions"), 403, "missing-scope")["scope"] == "predictions:all"

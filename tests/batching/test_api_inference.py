@@ -117,15 +117,15 @@ async def test_server_and_model_are_described_as_the_protocol_says(api: Api, cli
 
 async def test_tensors_hold_what_predict_answers(api: Api, client: httpx2.AsyncClient) -> None:
     nodes = [*NODES[::-1], NODES[3]]
-    told = (await client.post("/predict", json={"nodes": nodes})).json()
+    predicted = (await client.post("/predict", json={"nodes": nodes})).json()
     answer = await client.post(INFER, json=asking(*nodes, id="a request"))
     document = answer.json()
     fits(INFER, document)
-    assert (document["model_version"], document["id"]) == (str(told["model_version"]), "a request")
+    assert (document["model_version"], document["id"]) == (str(predicted["model_version"]), "a request")
     label, probabilities = document["outputs"]
-    assert label["data"] == [one["label"] for one in told["predictions"]]
+    assert label["data"] == [one["label"] for one in predicted["predictions"]]
     assert probabilities["shape"] == [len(nodes), 3]
-    rows = [list(one["probabilities"].values()) for one in told["predictions"]]
+    rows = [list(one["probabilities"].values()) for one in predicted["predictions"]]
     assert probabilities["data"] == [value for row in rows for value in row]
     column = asking(*nodes)
     column["inputs"][0] |= {"shape": [len(nodes), 1], "data": [[node] for node in nodes]}

@@ -116,7 +116,7 @@ async def test_each_node_counts_each_time_with_those_of_the_graph(api: Api, unle
     three = body(*3 * [{"features": ROW}])
     assert (await client.post("/predict-new", json=three)).status_code == 200
     document = refused(await client.post("/predict-new", json=three), 403, "node-limit-reached")
-    assert (document["told"], document["max_predicted_nodes"]) == (3, MOST)
+    assert (document["predicted_nodes"], document["max_predicted_nodes"]) == (3, MOST)
     assert (await client.post("/predict", json={"nodes": ["1", "2"]})).status_code == 200
     assert (await client.get("/predict/1")).status_code == 200
     refused(await client.get("/predict/3"), 403, "node-limit-reached")

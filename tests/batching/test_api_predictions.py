@@ -40,14 +40,14 @@ async def test_probabilities_are_rounded_and_labels_are_those_of_the_exact_ones(
     publish(api.services.reader, api.publisher, api.snapshot)
     for scopes, decimals in (((), 2), ((Scope.PREDICTIONS_EXACT,), None)):
         reader = await api.client(Scope.PREDICTIONS_READ, *scopes)
-        told = (await reader.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
-        for one, exact in zip(told, probabilities.tolist(), strict=True):
+        predictions = (await reader.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
+        for one, exact in zip(predictions, probabilities.tolist(), strict=True):
             shown = exact if decimals is None else [round(value, decimals) for value in exact]
             assert one["probabilities"] == dict(zip(CLASSES, shown, strict=True))
             assert one["label"] == CLASSES[exact.index(max(exact))]
             alone = (await reader.get(f"/predict/{quote(one['node'], safe='')}")).json()
             assert alone == {**one, "model_version": 2}
-        assert (told[3]["label"], told[4]["label"]) == ("b", "a")
+        assert (predictions[3]["label"], predictions[4]["label"]) == ("b", "a")
 
 
 async def test_full_probabilities_are_a_right_beside_that_to_predict(api: Api) -> None:
@@ -69,8 +69,8 @@ async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_other
     refused(await informed.get("/predict/nobody"), 404, "not-found")
 
     body = {"nodes": ["7", "8", "nobody"]}
-    told = (await informed.post("/predict", json=body)).json()
-    assert (told["model_version"], told["unknown"], told["deleted"]) == (2, ["nobody"], ["7"])
+    answer = (await informed.post("/predict", json=body)).json()
+    assert (answer["model_version"], answer["unknown"], answer["deleted"]) == (2, ["nobody"], ["7"])
     folded = (await reader.post("/predict", json=body)).json()
     assert (folded["unknown"], folded["deleted"]) == (["7", "nobody"], [])
 

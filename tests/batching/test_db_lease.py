@@ -201,19 +201,19 @@ async def test_what_a_holder_is_at_is_read_by_whoever_does_not_share_its_memory(
     lease = await _acquired(db)
     begun = await _holder(db)
     assert (begun.report, begun.is_held, begun.served_s) == (LeaseReport(Condition(Phase.LOADING)), True, None)
-    told = LeaseReport(
+    report = LeaseReport(
         Condition(Phase.SERVING, "An import waits for room."),
         RepairProgress(iterations=3, products=17, bound_relative=0.004),
         "cuda:0",
         (Check("device", False, "It does not compute.", "See the driver."), Check("keys", True, "complete")),
     )
-    lease = await renew(db.engine, lease, told)
+    lease = await renew(db.engine, lease, report)
     found = await _holder(db)
-    assert (found.report, found.is_held) == (told, True)
+    assert (found.report, found.is_held) == (report, True)
     assert found.served_s is not None
     assert found.served_s >= 0.0
     await renew(db.engine, lease)
-    assert (await _holder(db)).report == told, "a renewal that says nothing leaves what was said"
+    assert (await _holder(db)).report == report, "a renewal that says nothing leaves what was said"
     await _expire(db)
     assert (await _holder(db)).is_held is False
     again = await _acquired(db, "two")
@@ -224,14 +224,14 @@ async def test_what_a_holder_is_at_is_read_by_whoever_does_not_share_its_memory(
     assert (await _holder(db)).report.condition == Condition(Phase.STOPPED)
 
 
-async def test_nothing_that_is_told_keeps_a_lease_from_being_renewed(db: Database) -> None:
+async def test_no_report_keeps_a_lease_from_being_renewed(db: Database) -> None:
     lease = await _acquired(db)
     for bound in (math.inf, math.nan, None):
         reason = "The file a\0b\udcff is away. " * 1_000
-        told = LeaseReport(
+        report = LeaseReport(
             Condition(Phase.FAILED, reason), RepairProgress(0, 0, bound), "cpu", (Check("keys", False, reason),)
         )
-        lease = await renew(db.engine, lease, told)
+        lease = await renew(db.engine, lease, report)
         found = (await _holder(db)).report
         assert str(found.condition.reason).startswith("The file ab? is away.")
         assert found.repair == RepairProgress(0, 0, None)

@@ -104,7 +104,7 @@ async def test_while_a_commit_is_under_way_its_keys_are_kept(db: Database, proxy
     assert await _stored(db) == db.kept().keys()
 
 
-async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
+async def test_an_unanswered_commit_is_distinguished_from_one_that_did_not_happen(
     db: Database, proxy: Proxy, fragile: Engine
 ) -> None:
     for action, version in (("lose", 0), ("deliver", 1)):
@@ -128,11 +128,11 @@ async def test_damage_that_postgres_meets_is_named_as_damage(db: Database, state
 
 
 def test_a_connection_that_the_driver_gives_up_is_an_outage_and_a_wrong_setting_is_none() -> None:
-    told_its_end = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+    original = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
     dbapi = PGDialect_asyncpg.import_dbapi()  # type: ignore[no-untyped-call]  # SQLAlchemy gives it no types
     wrapped = dbapi.InternalClientError("as above")
-    wrapped.__cause__ = told_its_end
-    for outage in (told_its_end, DBAPIError(None, None, wrapped), asyncpg.InterfaceError("connection is closed")):
+    wrapped.__cause__ = original
+    for outage in (original, DBAPIError(None, None, wrapped), asyncpg.InterfaceError("connection is closed")):
         assert is_outage(outage)
     for mistake in (asyncpg.exceptions.ClientConfigurationError("no"), asyncpg.exceptions.UndefinedTableError("no")):
         assert not is_outage(mistake)

@@ -62,7 +62,7 @@ async def test_each_version_states_what_is_left_and_how_well_it_is_predicted(
         assert last["score_validation"] == await expected(lethe, graph, validation - {gone[0]})
         assert last["score_test"] == await expected(lethe, graph, test - {gone[1], learnt})
 
-        # The others may not see them: with the graph, they would tell who left.
+        # The others may not see them: with the graph, they would reveal who left.
         lines = {
             f'lethe_model_edges{{process="unlearner"}} {last["edges"]:.1f}',
             f'lethe_model_training_nodes{{process="unlearner"}} {last["training_nodes"]:.1f}',

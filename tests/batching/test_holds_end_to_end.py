@@ -72,11 +72,11 @@ async def test_nothing_for_the_same_nodes_is_applied_before_a_release(
         assert "On hold" in (await lethe.client.get(f"{held['links']['self']}/receipt?format=html")).text
         wanted = ["deletion.accepted", "deletion.held", "deletion.released", "deletion.completed"]
 
-        async def are_told() -> bool:
-            told = (await lethe.client.get("/events", params={"limit": 200})).json()["events"]
-            return [one["type"] for one in told if one["data"]["request"] == held["id"]] == wanted
+        async def are_published() -> bool:
+            events = (await lethe.client.get("/events", params={"limit": 200})).json()["events"]
+            return [one["type"] for one in events if one["data"]["request"] == held["id"]] == wanted
 
-        await until(are_told)
+        await until(are_published)
 
 
 @pytest.mark.ci

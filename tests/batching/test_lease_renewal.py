@@ -78,7 +78,7 @@ async def test_a_renewal_waits_for_its_time_and_none_outlives_the_block(
         if len(waits) == 3:
             await asyncio.Event().wait()
 
-    async def renew(engine: Engine, held: Lease, told: LeaseReport | None) -> Lease:
+    async def renew(engine: Engine, held: Lease, report: LeaseReport | None) -> Lease:
         renewed_after.append(len(waits))
         if len(renewed_after) > 2:
             raise LeaseLost("It was renewed too often.", "Wait.")
@@ -98,18 +98,18 @@ async def test_a_renewal_waits_for_its_time_and_none_outlives_the_block(
 async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database) -> None:
     lease = await leases.acquire(db.engine, MODEL, "one", 600)
     assert lease is not None
-    told = [LeaseReport(Condition(Phase.LOADING))]
+    reports = [LeaseReport(Condition(Phase.LOADING))]
 
-    async def is_told() -> bool:
+    async def is_published() -> bool:
         async with transaction(db.engine) as connection:
             holder = await leases.holder(connection, MODEL)
-        return holder is not None and holder.report == told[-1]
+        return holder is not None and holder.report == reports[-1]
 
     # Renewed every 150 s, longer than any test waits.
-    async with holding(db.engine, lease, lambda: told[-1]):
+    async with holding(db.engine, lease, lambda: reports[-1]):
         for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
-            told.append(LeaseReport(Condition(phase, "since then"), device="cpu"))
-            await until(is_told)
+            reports.append(LeaseReport(Condition(phase, "since then"), device="cpu"))
+            await until(is_published)
 
 
 @pytest.mark.ci
@@ -119,11 +119,11 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
     renew = leases.renew
     failed: list[str] = []
 
-    async def fails_once(engine: Engine, lease: Lease, told: LeaseReport | None) -> Lease:
+    async def fails_once(engine: Engine, lease: Lease, report: LeaseReport | None) -> Lease:
         if not failed:
             failed.append(lease.name)
             raise RuntimeError("nobody foresaw this")
-        return await renew(engine, lease, told)
+        return await renew(engine, lease, report)
 
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
@@ -146,14 +146,14 @@ async def test_the_unlearner_begins_again_after_a_renewal_that_failed_for_no_for
 
 
 @pytest.mark.ci
-async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
+async def test_the_row_shows_from_the_start_to_the_end_what_the_unlearner_is_at(
     tmp_path: Path, database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_model(tmp_path / "trained")
     settings = settings_of(tmp_path / "trained", tmp_path / "home", database_url, redis_url)
     engine = create_engine(database_url)
 
-    async def told() -> LeaseReport:
+    async def reported() -> LeaseReport:
         async with transaction(engine) as connection:
             holder = await leases.holder(connection, "small")
         assert holder is not None
@@ -163,10 +163,10 @@ async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
         await until(lethe.is_ready)
 
         async def is_serving() -> bool:
-            return (await told()).condition == Condition(Phase.SERVING)
+            return (await reported()).condition == Condition(Phase.SERVING)
 
         await until(is_serving)
-        assert (await told()).device == "cpu"
+        assert (await reported()).device == "cpu"
         begin = Work.begin
         begun: list[str] = []
 
@@ -177,7 +177,7 @@ async def test_the_row_tells_from_the_start_to_the_end_what_the_unlearner_is_at(
         monkeypatch.setattr(Work, "begin", recorded)
         await lethe.completed(await lethe.delete("5"))
         assert "Writing the new version" in begun
-    assert (await told()).condition == Condition(Phase.STOPPED)
+    assert (await reported()).condition == Condition(Phase.STOPPED)
     await engine.dispose()
 
 

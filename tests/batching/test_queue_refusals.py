@@ -44,16 +44,16 @@ async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
         yield client
 
 
-@pytest.mark.parametrize("told", REFUSALS)
-async def test_why_redis_refuses_is_told_in_words_without_naming_a_request(
-    server: ValkeyProcess, redis: Redis, told: str
+@pytest.mark.parametrize("command", REFUSALS)
+async def test_a_refusal_of_redis_is_explained_without_naming_a_request(
+    server: ValkeyProcess, redis: Redis, command: str
 ) -> None:
-    await redis.execute_command(*told.split())  # type: ignore[no-untyped-call]  # redis gives it no types
+    await redis.execute_command(*command.split())  # type: ignore[no-untyped-call]  # redis gives it no types
     request_id = uuid4()
     async with connect(server.url) as other:
         with pytest.raises(Unavailable) as refused:
             await DeletionStream(other, "small").publish([request_id])
-    cause, remedy = REFUSALS[told]
+    cause, remedy = REFUSALS[command]
     assert cause in refused.value.detail
     assert remedy in refused.value.remedy
     assert str(request_id) not in str(refused.value)
@@ -75,9 +75,9 @@ def test_a_node_of_a_cluster_is_refused_without_its_address(error: ResponseError
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ECONNREFUSED])
-def test_an_outage_is_told_in_the_systems_words_without_the_address(number: int) -> None:
-    told = refusal(OSError(number, "Connect call failed ('10.0.0.7', 6379)")).detail
-    assert (os.strerror(number) in told, "10.0.0.7" in told) == (True, False)
+def test_an_outage_is_described_in_the_systems_words_without_the_address(number: int) -> None:
+    detail = refusal(OSError(number, "Connect call failed ('10.0.0.7', 6379)")).detail
+    assert (os.strerror(number) in detail, "10.0.0.7" in detail) == (True, False)
 
 
 async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_need(
@@ -154,7 +154,7 @@ def answering(line: bytes | None) -> Iterator[str]:
         (b"-ERR something else", "it answers 'something else'", "documentation"),
     ],
 )
-async def test_what_redis_answers_is_told_with_its_own_words(line: bytes, cause: str, remedy: str) -> None:
+async def test_what_redis_answers_is_quoted(line: bytes, cause: str, remedy: str) -> None:
     with answering(line) as place:
         refused = await said_of(f"redis://:hunter2@{place}/0")
     assert cause in refused.detail
@@ -164,7 +164,7 @@ async def test_what_redis_answers_is_told_with_its_own_words(line: bytes, cause:
 
 
 @pytest.mark.ci
-async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
+async def test_readiness_and_a_metric_report_that_nobody_can_claim_a_request(
     settings: Settings, server: ValkeyProcess, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
@@ -174,10 +174,10 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
         await redis.set(KEY, "of another program")
         accepted = await lethe.delete("7")
 
-        async def is_told_of() -> bool:
+        async def is_reported() -> bool:
             return (await unclaimed(lethe)) > 0.0
 
-        await until(is_told_of)
+        await until(is_reported)
         # It may recover by itself, like a restart of Redis; after a while readiness asks for attention.
         assert (await lethe.client.get("/readyz")).status_code == 200
         monkeypatch.setattr(unlearner_probes, "MOST_STALL_S", 0.0)
@@ -220,11 +220,11 @@ async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
                 held_up = "held up in what it has begun. Another session of the database holds a lock on the table"
                 return not unlearner["ok"] and f"{held_up} `pointers`" in unlearner["detail"]
 
-            async def is_told_of() -> bool:
+            async def is_reported() -> bool:
                 return (await unclaimed(lethe)) > 0.0
 
             await until(is_named)
-            await until(is_told_of)
+            await until(is_reported)
         await database.dispose()
         await lethe.completed(accepted)
         await until(lethe.is_ready)

@@ -68,7 +68,7 @@ async def test_what_was_seen_is_never_drawn_again(
         await seen.look(lethe)
         await lethe.completed(await lethe.delete("57"))
         await seen.look(lethe)
-        told = (await model_of(lethe))["noise"]["used"]
+        used = (await model_of(lethe))["noise"]["used"]
     assert all(len(draws) == 1 for draws in seen.by_version.values())
     # Version 1, before any deletion, does not count.
-    assert told >= len(seen.by_version.keys() - {1}) - 1e-9
+    assert used >= len(seen.by_version.keys() - {1}) - 1e-9

@@ -58,7 +58,7 @@ def no_salt(patch: Patch) -> None:
     patch.setattr(Publication, "commitment_salt", b"")
 
 
-def one_figure_told(patch: Patch) -> None:
+def one_figure_shown(patch: Patch) -> None:
     patch.setattr("service.domain.records.EXACT", EXACT - {"weight_change"})
 
 
@@ -75,7 +75,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Noticed]] = {
     ),
     "no cap": (no_cap, of_a_lethe(checks.assert_weights_that_are_not_near_enough_stay_queued, "patch")),
     "a digest without salt": (no_salt, WALK),
-    "one figure told": (one_figure_told, WALK),
+    "one figure shown": (one_figure_shown, WALK),
     "one figure logged": (one_figure_logged, WALK),
 }
 

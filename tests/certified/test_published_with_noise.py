@@ -43,7 +43,7 @@ async def test_all_that_others_see_of_a_version_is_its_stored_draw_and_what_fail
     states = [await lethe.completed(accepted), await lethe.completed(await lethe.delete("57"))]
     assert (await model_of(lethe))["noise"]["used"] == pytest.approx(2)
     await assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe)
-    await assert_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe, accepted, states[0])
+    await assert_the_paragraph_is_the_same_wherever_noise_is_described(lethe, accepted, states[0])
     await assert_commitments_are_one_for_each_version_and_open_with_its_salt(lethe, states)
     await assert_the_export_opens_every_commitment_and_shows_one_that_does_not_open(lethe)
     await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch, node="30")
@@ -72,7 +72,7 @@ async def assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe
     assert np.abs(outside - wanted[alone[0]]).max() <= 1e-12
 
 
-async def assert_the_paragraph_is_the_same_wherever_noise_is_told_of(
+async def assert_the_paragraph_is_the_same_wherever_noise_is_described(
     lethe: Lethe, accepted: dict[str, Any], state: dict[str, Any]
 ) -> None:
     audit = state["audit"]

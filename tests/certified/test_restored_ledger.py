@@ -70,9 +70,9 @@ def test_a_recovery_counts_what_only_one_of_the_two_knows(published: Site, monke
         monkeypatch.setenv(f"LETHE_{name.upper()}", str(value))
     ran = published.recover()
     assert ran.status == 0, ran.stderr
-    told = model(published)
-    assert told["version"] > last["version"]
-    assert told["noise"]["used"] == pytest.approx(told["version"] - 1)
+    served = model(published)
+    assert served["version"] > last["version"]
+    assert served["noise"]["used"] == pytest.approx(served["version"] - 1)
     published.verified_leaves()
 
 
@@ -90,15 +90,15 @@ def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
         monkeypatch.setenv(f"LETHE_{name.upper()}", str(value))
     ran = published.recover()
     assert ran.status == 0, ran.stderr
-    told = model(published)
+    served = model(published)
     # A reused number would be published twice, but counted once.
-    assert (told["version"], told["noise"]["used"]) == (last + 1, pytest.approx(last))
+    assert (served["version"], served["noise"]["used"]) == (last + 1, pytest.approx(last))
     published.verified_leaves()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("older", everyday(["store", "database"], "store"))
-def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, older: str) -> None:
+def test_a_recovery_is_refused_until_it_is_given_the_promise(site: Site, older: str) -> None:
     site.settings = Settings(**site.settings.model_dump() | {"repair": "always"})
     site.delete(node_body("3"))
     without_noise = site.moment()
@@ -120,8 +120,8 @@ def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, ol
     publication = store.read_version(store.current()).publication
     assert publication is not None
     assert publication.promise == Promise(1, 1e-4, 100)
-    told, [recovery] = model(site), site.recoveries()
-    assert (told["version"], told["noise"]["epsilon"]) == (recovery.version.number, 1)
+    served, [recovery] = model(site), site.recoveries()
+    assert (served["version"], served["noise"]["epsilon"]) == (recovery.version.number, 1)
     site.verified_leaves()
 
 
@@ -192,7 +192,7 @@ def test_whom_lost_versions_deleted_is_counted_for(published: Site) -> None:
     published.delete(node_body("4"), node_body("5"))
     published.restore_store(earlier)
     published.restore_database(earlier)
-    told = published.delete(node_body("6"))
+    served = published.delete(node_body("6"))
     # Versions 2 and 3, which deleted nodes; 4, which skips them; and 5.
-    assert (told["version"], told["noise"]["used"]) == (5, pytest.approx(4))
+    assert (served["version"], served["noise"]["used"]) == (5, pytest.approx(4))
     published.verified_leaves()

@@ -34,7 +34,7 @@ def dashboard_database(templates: Templates) -> Iterator[str]:
         yield url
 
 
-async def tell_of_the_model(database_url: str) -> None:
+async def log_an_import_and_a_key(database_url: str) -> None:
     """Log an import and a new key, as if both had happened."""
     imported = {"model_version_before": 3, "model_version_after": 4}
     imported |= {"excluded_nodes": 4, "excluded_features": 0, "excluded_edges": 0}
@@ -65,7 +65,7 @@ def lethe(
     with LetheProcess(lethe_start, home, repair="always", database_url=dashboard_database).start() as process:
         for number, nodes in enumerate((["1"], ["2", "3"], ["5"])):
             process.delete(nodes, reference=f"DSR-{number}")
-        asyncio.run(tell_of_the_model(dashboard_database))
+        asyncio.run(log_an_import_and_a_key(dashboard_database))
         yield process
 
 

@@ -133,33 +133,33 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
 
-    def told(status: int) -> None:
+    def compare_when_answered(status: int) -> None:
         page.route("**/log/checks", lambda route: route.fulfill(status=status))
         page.get_by_label("An earlier checkpoint").fill(kept)
         page.get_by_role("button", name="Compare").click()
 
     # A server that does not recognise its signature, and one that cannot answer.
-    told(409)
+    compare_when_answered(409)
     expect(page.locator("#compare-checks li.bad")).to_contain_text("denies the checkpoint")
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts a checkpoint that it has signed")
-    told(503)
+    compare_when_answered(503)
     expect(page.locator("#compare-checks li.warn")).to_contain_text("the server answered 503")
     expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
     assert [text for text in window.complaints if "409" not in text and "503" not in text] == []
     window.complaints.clear()
 
 
-def test_what_no_request_asked_for_is_told_with_the_log_and_with_requests_before_it(visit: Open) -> None:
+def test_what_no_request_asked_for_is_shown_with_the_log_and_with_requests_before_it(visit: Open) -> None:
     window = visit()
     page = window.sign_in("/log")
-    key, imported = page.locator(".told li").all_inner_texts()
+    key, imported = page.locator(".events li").all_inner_texts()
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, leaf \d+: from here on checkpoints are signed with key 2", key)
     assert "a newly trained model replaced" in imported
     page = window.open("/requests?status=completed")
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     # A key changes no weights.
     changed = re.compile("version 3 to 4; .* removed before it was served: 4 nodes")
-    expect(page.locator(".told li")).to_have_text([changed])
+    expect(page.locator(".events li")).to_have_text([changed])
 
 
 def test_the_browser_checks_every_proof_of_trees_of_every_shape(visit: Open) -> None:
@@ -191,19 +191,19 @@ _CHECK_PROOFS = """async ({inclusions, growths}) => {
     return found !== null && same(found, fromHex(one.root));
   };
   const grown = (one, proof) => isConsistent(one.old, one.size, fromHex(one.was), fromHex(one.root), proof);
-  const told = {good: 0, forged: 0};
+  const counts = {good: 0, forged: 0};
   for (const [cases, holds] of [[inclusions, included], [growths, grown]]) {
     for (const one of cases) {
       const proof = one.proof.map(fromHex);
-      told.good += await holds(one, proof);
+      counts.good += await holds(one, proof);
       const forgeries = [[...proof, new Uint8Array(32)]];
       proof.forEach((hash, at) => {
         forgeries.push(proof.with(at, hash.with(31, hash[31] ^ 1)), proof.toSpliced(at, 1));
       });
-      for (const forgery of forgeries) told.forged += await holds(one, forgery);
+      for (const forgery of forgeries) counts.forged += await holds(one, forgery);
     }
   }
-  return told;
+  return counts;
 }"""
 
 

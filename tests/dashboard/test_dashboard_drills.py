@@ -64,10 +64,10 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
 ) -> None:
     client = await visitor(api, Scope.DELETIONS_WRITE)
     page = (await client.get("/dashboard")).text
-    told = text_of(page)
-    assert "No drill has run yet." in told
-    assert "2 of 2 drills are left" in told
-    assert "Run a drill" in told
+    text = text_of(page)
+    assert "No drill has run yet." in text
+    assert "2 of 2 drills are left" in text
+    assert "Run a drill" in text
 
     # When idle it answers "not changed"; alone it is not a page.
     [shown] = re.findall(r'id="drill"[^>]*data-shown="(\w+)"', page)
@@ -83,28 +83,28 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "1 of 2 drills is left" in text_of(begun.text)
     assert 'id="run-drill" class="plain" aria-disabled="true"' in begun.text
     await complete(api, 1, after=0.0)
-    told = await card(client)
-    assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in told
-    assert "Cohort 1, started just now" in told
+    text = await card(client)
+    assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in text
+    assert "Cohort 1, started just now" in text
     # While the model loads, past drills are shown.
     loading = Reader(tmp_path)
     with monkeypatch.context() as patched:
         search = CohortSearch(lambda: CANARIES, loading.live, api.services.deletions.tombstones)
         patched.setattr(api.services.drills, "cohorts", search)
-        told = await card(client)
-    assert "Passed 4.125 → 0" in told
-    assert "its canaries are not known yet" in told
+        text = await card(client)
+    assert "Passed 4.125 → 0" in text
+    assert "its canaries are not known yet" in text
 
     assert (await run(client)).status_code == 200
     await complete(api, 2, after=0.5)
-    told = await card(client)
-    assert "Failed 4.125 → 0.5" in told
-    assert "0 of 2 drills are left: train the model again" in told
-    assert "Run a drill" not in told
-    assert "Earlier drills" in told
+    text = await card(client)
+    assert "Failed 4.125 → 0.5" in text
+    assert "0 of 2 drills are left: train the model again" in text
+    assert "Run a drill" not in text
+    assert "Earlier drills" in text
 
 
-async def test_a_failed_drill_is_told_until_another_ends_or_another_model_is_served(api: Api) -> None:
+async def test_a_failed_drill_is_shown_until_another_ends_or_another_model_is_served(api: Api) -> None:
     client = await visitor(api, Scope.DELETIONS_WRITE)
     failed = "The last drill failed: the model may not forget what is deleted."
     assert failed not in (await client.get("/dashboard")).text

@@ -200,7 +200,7 @@ def test_prometheus_reads_the_rules_as_they_lie() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_tells_an_alert_that_should_not_have_fired(tmp_path: Path) -> None:
+def test_promtool_notices_an_alert_that_should_not_have_fired(tmp_path: Path) -> None:
     [case] = CASES["LetheDeletionsFailed"]
     wrong = asked("LetheDeletionsFailed", Case(case.quiet, case.quiet), True)
     assert promtool([("LetheDeletionsFailed", wrong)], tmp_path).returncode == 1

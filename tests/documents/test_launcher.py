@@ -42,7 +42,7 @@ elif "install" in sys.argv:
     if (folder / "fail").exists():
         sys.exit("ERROR: no network")
 """
-TELL = """
+ECHO = """
 import json, os, sys
 print(json.dumps({"arguments": sys.argv[1:], "cwd": os.getcwd(), "file": __file__,
                   "threads": os.environ["OMP_NUM_THREADS"], "wait": os.environ["OMP_WAIT_POLICY"],
@@ -78,14 +78,14 @@ class Clone:
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def told(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, Any]:
+    def received(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, Any]:
         """Run the launcher and return what the program that it started received."""
         import json
 
         done = self.run(*arguments, cwd=cwd, program=program)
         assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        received: dict[str, Any] = json.loads(done.stdout)
+        return received
 
     @property
     def installs(self) -> list[str]:
@@ -114,9 +114,9 @@ def clone(tmp_path: Path, made: Path) -> Clone:
     (root / "requirements-dev.txt").write_text("two==2\n")
     for part in ("", "-downloads", "-tables", "-traces", "-dev"):
         (root / f"requirements{part}.lock").write_text("# nothing\n")
-    (root / "service" / "cli" / "__main__.py").write_text(TELL)
+    (root / "service" / "cli" / "__main__.py").write_text(ECHO)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
-    (tmp_path / "stubs" / "pytest.py").write_text(TELL)
+    (tmp_path / "stubs" / "pytest.py").write_text(ECHO)
     for tool in TOOLS:
         found = shutil.which(tool)
         if found is not None:
@@ -133,11 +133,11 @@ def test_arguments_and_the_current_folder_are_handed_over_untouched(clone: Clone
     (elsewhere / "service" / "cli").mkdir(parents=True)
     (elsewhere / "service" / "cli" / "__main__.py").write_text("raise SystemExit('a stranger')")
 
-    told = clone.told("train", "--out", "a b", "", "*", "--slow", cwd=elsewhere)
+    received = clone.received("train", "--out", "a b", "", "*", "--slow", cwd=elsewhere)
 
-    assert told["arguments"] == ["train", "--out", "a b", "", "*", "--slow"]
-    assert told["cwd"] == str(elsewhere)
-    assert told["file"] == str(clone.root / "service" / "cli" / "__main__.py")
+    assert received["arguments"] == ["train", "--out", "a b", "", "*", "--slow"]
+    assert received["cwd"] == str(elsewhere)
+    assert received["file"] == str(clone.root / "service" / "cli" / "__main__.py")
 
 
 def test_it_works_through_symbolic_links(clone: Clone, tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_it_works_through_symbolic_links(clone: Clone, tmp_path: Path) -> None:
     (tmp_path / "links" / "first").symlink_to(clone.root / "lethe")
     (tmp_path / "links" / "second").symlink_to("first")
 
-    told = clone.told("serve", program=tmp_path / "links" / "second", cwd=tmp_path)
+    received = clone.received("serve", program=tmp_path / "links" / "second", cwd=tmp_path)
 
-    assert told["file"] == str(clone.root / "service" / "cli" / "__main__.py")
+    assert received["file"] == str(clone.root / "service" / "cli" / "__main__.py")
 
 
 def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone) -> None:
@@ -174,12 +174,12 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     ],
 )
 def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, clone: Clone) -> None:
-    clone.told(command)
+    clone.received(command)
     assert (clone.notes / "hashed").read_text() == locks
 
 
 def test_a_step_that_the_system_refuses_says_what_to_do(clone: Clone) -> None:
-    clone.told("serve")
+    clone.received("serve")
     (clone.root / ".venv" / "installed").unlink()
     # Root may write anywhere, but `rm -f` removes no folder.
     (clone.root / ".venv" / "installed").mkdir()
@@ -201,7 +201,7 @@ def test_completion_sets_nothing_up(clone: Clone) -> None:
     del clone.environment["_LETHE_COMPLETE"]
     clone.run("serve")
     clone.environment["_LETHE_COMPLETE"] = "complete_bash"
-    assert clone.told()["arguments"] == []
+    assert clone.received()["arguments"] == []
 
 
 def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
@@ -218,16 +218,16 @@ def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
 
 
 def test_the_tests_run_in_the_root_with_their_arguments(clone: Clone, tmp_path: Path) -> None:
-    told = clone.told("test", "-n0", "-k", "a b", "tests/unit", cwd=tmp_path)
+    received = clone.received("test", "-n0", "-k", "a b", "tests/unit", cwd=tmp_path)
 
-    assert told["cwd"] == str(clone.root)
-    assert told["arguments"] == ["-n0", "-k", "a b", "tests/unit"]
-    assert clone.told("test", "-x", "-n0", "--slow")["arguments"] == ["-m", "slow or not slow", "-x", "-n0"]
-    assert clone.told("test", "--ci", "-n0")["arguments"] == ["-m", "not slow", "-n0"]
+    assert received["cwd"] == str(clone.root)
+    assert received["arguments"] == ["-n0", "-k", "a b", "tests/unit"]
+    assert clone.received("test", "-x", "-n0", "--slow")["arguments"] == ["-m", "slow or not slow", "-x", "-n0"]
+    assert clone.received("test", "--ci", "-n0")["arguments"] == ["-m", "not slow", "-n0"]
 
 
-def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
-    *parallel, last = clone.told("test", "-x")["arguments"]
+def test_the_tests_use_every_core_by_default(clone: Clone) -> None:
+    *parallel, last = clone.received("test", "-x")["arguments"]
 
     assert last == "-x"
     shared = ["--dist", "loadfile", "--no-loadscope-reorder"]
@@ -236,12 +236,12 @@ def test_the_tests_use_every_core_unless_told_otherwise(clone: Clone) -> None:
 
 def test_the_papers_claims_are_measured_with_what_the_tests_need(clone: Clone, tmp_path: Path) -> None:
     (clone.root / "benchmarks").mkdir()
-    (clone.root / "benchmarks" / "reproduce.py").write_text(TELL)
+    (clone.root / "benchmarks" / "reproduce.py").write_text(ECHO)
 
-    told = clone.told("reproduce", "injection", "--dataset", "a b", cwd=tmp_path)
+    received = clone.received("reproduce", "injection", "--dataset", "a b", cwd=tmp_path)
 
-    assert told["arguments"] == ["injection", "--dataset", "a b"]
-    assert (told["cwd"], told["file"]) == (str(tmp_path), str(clone.root / "benchmarks" / "reproduce.py"))
+    assert received["arguments"] == ["injection", "--dataset", "a b"]
+    assert (received["cwd"], received["file"]) == (str(tmp_path), str(clone.root / "benchmarks" / "reproduce.py"))
     assert clone.installs == ["requirements-dev.txt"]
 
 
@@ -263,7 +263,7 @@ def test_check_runs_every_tool_in_the_root_and_fails_when_one_does(clone: Clone,
     assert clone.installs == ["requirements-dev.txt"]
 
 
-def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
+def test_a_failed_installation_is_reported_and_tried_again(clone: Clone) -> None:
     (clone.notes / "fail").touch()
     failed = clone.run("serve")
     assert failed.returncode == 1
@@ -272,7 +272,7 @@ def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
     assert "ERROR: no network" in failed.stderr
 
     (clone.notes / "fail").unlink()
-    clone.told("serve")
+    clone.received("serve")
 
     assert clone.installs == ["requirements-tables.txt"] * 2
 
@@ -285,7 +285,7 @@ def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
     process.communicate()
     (clone.notes / "hold").unlink()
 
-    clone.told("serve")
+    clone.received("serve")
 
     assert clone.installs == ["requirements-tables.txt"] * 2
 
@@ -307,12 +307,12 @@ def test_two_at_once_install_once(clone: Clone) -> None:
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
-    clone.told("serve")
+    clone.received("serve")
     for python in (clone.root / ".venv" / "bin").glob("python*"):
         python.unlink()
         python.symlink_to("/nonexistent/python")
 
-    clone.told("serve")
+    clone.received("serve")
 
     assert clone.installs == ["requirements-tables.txt"] * 2
 
@@ -332,26 +332,26 @@ def test_without_a_fitting_python_it_says_what_to_install(stub: str | None, clon
 
 
 def test_numerical_threads_are_bounded_and_may_be_chosen(clone: Clone) -> None:
-    told = clone.told("serve")
-    assert 1 <= int(str(told["threads"])) <= min(8, os.cpu_count() or 1)
-    assert (told["wait"], told["timeout"]) == ("passive", "4")
+    received = clone.received("serve")
+    assert 1 <= int(str(received["threads"])) <= min(8, os.cpu_count() or 1)
+    assert (received["wait"], received["timeout"]) == ("passive", "4")
 
     clone.environment |= {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}
-    told = clone.told("serve")
-    assert (told["threads"], told["wait"]) == ("3", "active")
+    received = clone.received("serve")
+    assert (received["threads"], received["wait"]) == ("3", "active")
 
 
 @pytest.mark.parametrize("command", ["serve", "test"])
 def test_the_datasets_beside_a_checkout_are_used_unless_the_user_names_a_folder(command: str, clone: Clone) -> None:
-    assert clone.told(command)["data"] is None
+    assert clone.received(command)["data"] is None
 
     beside = clone.root.parent / "shared" / "data"
     beside.mkdir(parents=True)
-    assert clone.told(command)["data"] == str(beside)
+    assert clone.received(command)["data"] == str(beside)
     clone.environment["LETHE_DATA_DIR"] = ""
-    assert clone.told(command)["data"] == str(beside)
+    assert clone.received(command)["data"] == str(beside)
     clone.environment["LETHE_DATA_DIR"] = "/the user's own"
-    assert clone.told(command)["data"] == "/the user's own"
+    assert clone.received(command)["data"] == "/the user's own"
 
 
 def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:

@@ -134,18 +134,18 @@ def document(response: Response) -> dict[str, object]:
 
 def test_over_http_every_error_has_a_slug_of_its_own_and_passes_its_remedy_on() -> None:
     for error in OVER_HTTP:
-        told = document(problems.of_error(made(error, "It was so.", "Do this.")))
-        assert (told["detail"], told["remedy"], told["status"]) == ("It was so.", "Do this.", error.status), error
-        assert told["type"] == f"urn:lethe:problem:{error.slug}"
+        body = document(problems.of_error(made(error, "It was so.", "Do this.")))
+        assert (body["detail"], body["remedy"], body["status"]) == ("It was so.", "Do this.", error.status), error
+        assert body["type"] == f"urn:lethe:problem:{error.slug}"
         assert all(error.slug != other.slug for other in OVER_HTTP if other.title != error.title), error
 
 
-def test_what_goes_wrong_inside_is_not_told_and_still_says_what_to_do() -> None:
+def test_an_internal_error_is_hidden_and_still_says_what_to_do() -> None:
     for error in (one for one in TYPES if issubclass(one, LetheError) and one.status == 500):
-        told = document(problems.of_error(made(error, "A secret of the machine.", "Look at /etc.")))
-        assert told["type"] == "urn:lethe:problem:internal-error", error
-        assert "X-Request-ID" in str(told["remedy"]), error
-        assert "secret" not in str(told), error
+        body = document(problems.of_error(made(error, "A secret of the machine.", "Look at /etc.")))
+        assert body["type"] == "urn:lethe:problem:internal-error", error
+        assert "X-Request-ID" in str(body["remedy"]), error
+        assert "secret" not in str(body), error
 
 
 def test_what_the_framework_refuses_by_itself_comes_with_a_remedy_too() -> None:

@@ -162,8 +162,8 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(
         await drilled(api, writer, norms(before, after))
     found = list(reversed((await listed(writer))["drills"]))
     assert [drill["passed"] for drill in found] == [passed for *_, passed, _ in cases]
-    for drill, (*_, told) in zip(found, cases, strict=True):
-        assert told in drill["finding"]
+    for drill, (*_, words) in zip(found, cases, strict=True):
+        assert words in drill["finding"]
     assert await _view(api) == [
         (cohort, "completed", before, after, passed) for cohort, (before, after, passed, _) in enumerate(cases, 1)
     ]
@@ -208,8 +208,8 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
         rows = (await connection.exec_driver_sql(query)).mappings()
         viewed = {str(row["request_id"]): row["model_replaced_at"] for row in rows}
         drills = await DrillRepository(connection).list("tiny", limit=9)
-        told = {str(one.request_id): one.model_replaced_at for one in drills}
-    assert viewed == told
+        stored = {str(one.request_id): one.model_replaced_at for one in drills}
+    assert viewed == stored
     assert None not in viewed.values()
 
 
@@ -264,13 +264,13 @@ async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Ap
 
 
 @pytest.mark.parametrize("status", RequestStatus)
-def test_nothing_read_from_weights_with_noise_is_told_in_any_state(status: RequestStatus) -> None:
+def test_nothing_read_from_weights_with_noise_is_shown_in_any_state(status: RequestStatus) -> None:
     moment = datetime(2026, 11, 24, tzinfo=UTC)
     drill = Drill(
         request_id=uuid4(), model="small", cohort=1, requested_at=moment, status=status,
         channel_norm_before=4.125, channel_norm_after=0.5,
     )  # fmt: skip
-    told = drill_answer(drill, with_result=False).model_dump_json()
-    assert "4.125" not in told
-    assert "0.5" not in told
-    assert status is not RequestStatus.COMPLETED or '"passed":null' in told
+    answer = drill_answer(drill, with_result=False).model_dump_json()
+    assert "4.125" not in answer
+    assert "0.5" not in answer
+    assert status is not RequestStatus.COMPLETED or '"passed":null' in answer

@@ -61,32 +61,32 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
         await keep_gauges(metrics, api.engine, "tiny", cohorts, queue, lambda: served, lambda: (0.0, 0.0), stop)
 
 
-async def test_metrics_tell_whether_the_newest_residuals_are_too_large_whoever_measured_them(api: Api) -> None:
+async def test_metrics_show_whether_the_newest_residuals_are_too_large_whoever_measured_them(api: Api) -> None:
     registry = CollectorRegistry()
     metrics = UnlearningMetrics(registry)
 
-    def told() -> float | None:
+    def too_large() -> float | None:
         return registry.get_sample_value("lethe_residuals_too_large")
 
     await set_gauges(api, metrics)
-    assert told() == 0
+    assert too_large() == 0
     version = made(1, span_residual=3e-3)
     asked = await drilled(api)
     async with transaction(api.engine) as connection:
         await committed(connection, version, {asked.request_id: NORMS})
     for _ in range(2):
         await set_gauges(api, metrics)
-        assert told() == 1
+        assert too_large() == 1
         # A process without the lease reports nothing, and reports again once it has the lease back.
         await set_gauges(api, metrics, served=None)
-        assert math.isnan(told() or 0.0)
+        assert math.isnan(too_large() or 0.0)
 
 
-async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
+async def test_metrics_show_the_last_drill_and_what_is_left(api: Api) -> None:
     registry = CollectorRegistry()
     metrics = UnlearningMetrics(registry)
 
-    async def told() -> dict[str, float]:
+    async def gauges() -> dict[str, float]:
         """Return the gauges, after they were set for all drills."""
         await set_gauges(api, metrics)
         return {
@@ -96,7 +96,7 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
             if sample.name.startswith("lethe_drill_")
         }
 
-    before = await told()
+    before = await gauges()
     assert (before["last_completed_timestamp_seconds"], before["cohorts_remaining"]) == (0.0, 2.0)
     assert math.isnan(before["last_passed"])
     await complete(api, await drilled(api))
@@ -104,14 +104,14 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
         drill = await DrillRepository(connection).newest("tiny")
     assert drill is not None
     assert drill.completed_at is not None
-    after = await told()
+    after = await gauges()
     assert after["last_completed_timestamp_seconds"] == pytest.approx(drill.completed_at.timestamp())
     assert (after["last_passed"], after["cohorts_remaining"]) == (1.0, 1.0)
     # It shows nothing about a later imported model.
     await api.replace_model()
-    replaced = await told()
+    replaced = await gauges()
     assert replaced["last_completed_timestamp_seconds"] == 0.0
     assert math.isnan(replaced["last_passed"])
     await complete(api, await drilled(api), RequestNorms(2, 0.25, 0.0, 4.0, 1.0))
-    last = await told()
+    last = await gauges()
     assert (last["last_passed"], last["cohorts_remaining"]) == (0.0, 0.0)

@@ -37,7 +37,7 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
             await until(is_refused_twice)
             assert (await lethe.state(accepted))["status"] == "queued"
             assert (await lethe.client.get("/predict/8")).json() == before
-            await until(lambda: tells_of_the_disk(lethe))
+            await until(lambda: names_the_disk(lethe))
         state = await lethe.completed(accepted)
         assert state["audit"]["model_version_after"] == 1
         await until(lethe.is_ready)
@@ -45,7 +45,7 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
     assert len(list((settings.model_dir / "versions").iterdir())) == 1
 
 
-async def tells_of_the_disk(lethe: Lethe) -> bool:
+async def names_the_disk(lethe: Lethe) -> bool:
     """Whether readiness names the disk as the reason that nothing is unlearned."""
     checks = (await lethe.client.get("/readyz")).json()["checks"]
     return any("No space left" in one["detail"] for one in checks if not one["ok"])

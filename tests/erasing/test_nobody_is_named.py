@@ -87,7 +87,7 @@ def spellings(*texts: str) -> set[str]:
 IDS = spellings(SOMEBODY, SOMEBODY_ELSE)
 
 
-def told(text: str, *, may_show_reference: bool = False) -> set[str]:
+def names_in(text: str, *, may_show_reference: bool = False) -> set[str]:
     """Return the forbidden names in a text."""
     return {one for one in IDS | (set() if may_show_reference else spellings(REFERENCE)) if one in text}
 
@@ -212,7 +212,7 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 answer = await asked(client, method, route, url, token)
                 assert answer.status_code != 500, (name, method, url)
                 said = f"{answer.headers}{answer.text}"
-                assert told(said, may_show_reference=may_show_reference) == set(), (name, method, url)
+                assert names_in(said, may_show_reference=may_show_reference) == set(), (name, method, url)
                 if answer.status_code < 400:
                     answered.add((method, route.path))
     # Each has really answered, except these: a completed request cannot be cancelled, retried, handled, extended, held
@@ -240,7 +240,7 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
     }
     written = log.getvalue() + api.lines.getvalue()
     assert written.count("\n") > 100
-    assert told(written) == set()
+    assert names_in(written) == set()
     # The log names the route of each.
     assert "unmatched" not in written
 
@@ -250,9 +250,7 @@ def token_in_session(page: str) -> str:
 
 
 @pytest.mark.ci
-async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph(
-    api: Api, completed: list[UUID]
-) -> None:
+async def test_a_key_that_may_only_predict_sees_no_figure_of_weights_or_graph(api: Api, completed: list[UUID]) -> None:
     """With such figures and the graph, one could test in a Lethe of one's own which node was deleted."""
     served = replace(INFO.facts.served, edges=918_273, rank=827_364)
     served = replace(served, distance_bound=0.518273645, distance_bound_relative=0.02182736)
@@ -272,8 +270,8 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
 
     api.services = api.app.state.services = replace(api.services, model_info=described)
     auditor = await api.client(Scope.PREDICTIONS_READ, Scope.AUDIT_READ)
-    told = {name: value for name, value in (await auditor.get("/model")).json().items() if name in AUDIT_ONLY}
-    figures = [value for each in told.values() for value in (each.values() if isinstance(each, dict) else [each])]
+    audited = {name: value for name, value in (await auditor.get("/model")).json().items() if name in AUDIT_ONLY}
+    figures = [value for each in audited.values() for value in (each.values() if isinstance(each, dict) else [each])]
     secrets = [json.dumps(figure).strip('"') for figure in (*figures, made().weights_sha256)]
     assert len(set(secrets)) == 18
     _, key = await api.key(Scope.PREDICTIONS_READ)
@@ -311,7 +309,7 @@ def numbers(answer: Any) -> Iterator[float]:
 async def test_neither_exports_nor_views_name_anybody(api: Api, completed: list[UUID]) -> None:
     lines = [json.dumps(line, ensure_ascii=False) async for page in export_lines(api.engine) for line in page]
     assert len(lines) >= 2 * len(completed)
-    assert told("\n".join(lines)) == set()
+    assert names_in("\n".join(lines)) == set()
     async with transaction(api.engine) as connection:
         views = (await connection.exec_driver_sql(VIEWS)).scalars().all()
         rows = {
@@ -319,4 +317,4 @@ async def test_neither_exports_nor_views_name_anybody(api: Api, completed: list[
             for view in views
         }
     assert {view for view, found in rows.items() if found} >= {"audit_summary", "audit_series", "audit_export"}
-    assert {view for view, found in rows.items() if told("\n".join(found))} == set()
+    assert {view for view, found in rows.items() if names_in("\n".join(found))} == set()

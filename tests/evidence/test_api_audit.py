@@ -46,7 +46,7 @@ async def searched(client: httpx2.AsyncClient, **body: Any) -> Any:
     return response.json()
 
 
-async def test_the_summary_tells_how_requests_ended(auditor: httpx2.AsyncClient) -> None:
+async def test_the_summary_shows_how_requests_ended(auditor: httpx2.AsyncClient) -> None:
     found = await got(auditor, "/audit/summary")
     assert found["model"] == MODEL
     assert found["requests"] == sum(found["by_status"].values()) == sum(found["by_kind"].values())

@@ -169,10 +169,10 @@ async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearne
     leaves = await texts(api)
     first, second, third = ({"size": size, "root": mth(leaves[:size]).hex()} for size in (1, 2, 3))
     assert len(leaves) == 3
-    told = {**second, "against": first}
-    assert (await client.post("/log/checks", json=told)).status_code == 204
+    check = {**second, "against": first}
+    assert (await client.post("/log/checks", json=check)).status_code == 204
     other = await api.client(Scope.PREDICTIONS_READ)
-    refused(await other.post("/log/checks", json=told), 403, "missing-scope")
+    refused(await other.post("/log/checks", json=check), 403, "missing-scope")
     auditor = await api.client(Scope.AUDIT_READ)
     assert (await auditor.post("/log/checks", json={**third, "against": first})).status_code == 204
     wrong = ({**second, "root": first["root"]}, {**third, "size": 4})
@@ -232,7 +232,7 @@ async def test_a_request_with_nothing_left_to_do_has_a_receipt_that_names_the_ea
     assert str(earlier) in page
 
 
-async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unlearner: Unlearner) -> None:
+async def test_later_imports_of_the_model_are_shown_with_their_proof(api: Api, unlearner: Unlearner) -> None:
     client = await api.client(*OWNER)
     for model in (MODEL, "another"):
         await imported(api, model)

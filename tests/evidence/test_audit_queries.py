@@ -42,7 +42,7 @@ async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
         yield world
 
 
-async def told(world: Any, model: str, **window: Any) -> Summary:
+async def summary_of(world: Any, model: str, **window: Any) -> Summary:
     async with transaction(world.engine) as conn:
         return await summary(conn, model, **window)
 
@@ -85,7 +85,7 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     async with transaction(db.engine) as conn:
         await fold(conn)
     await assert_totals_are_right(db)
-    found = await told(db, MODEL)
+    found = await summary_of(db, MODEL)
     assert found.by_status == {
         RequestStatus.QUEUED: 1,
         RequestStatus.APPLIED: 1,
@@ -121,7 +121,7 @@ async def test_drills_are_in_no_total_and_never_open(db: Database) -> None:
     await db.rows("INSERT INTO drills (request_id, model, cohort) VALUES (:id, :m, 1)", id=drill, m=MODEL)
     for _ in range(2):
         await assert_totals_are_right(db)
-        found = await told(db, MODEL)
+        found = await summary_of(db, MODEL)
         assert found.requests == found.open == 1
         assert found.oldest_open is not None
         assert found.oldest_open.id == person
@@ -131,7 +131,7 @@ async def test_drills_are_in_no_total_and_never_open(db: Database) -> None:
         await RequestMoves(conn).mark_failed(drill, "It is broken.")
         assert [one.id for one in await RequestRepository(conn).open(MODEL, limit=9)] == [person]
     await assert_totals_are_right(db)
-    assert (await told(db, MODEL)).open_failed == 0
+    assert (await summary_of(db, MODEL)).open_failed == 0
 
 
 async def test_a_rolled_back_move_is_in_no_total(db: Database) -> None:
@@ -144,7 +144,7 @@ async def test_a_rolled_back_move_is_in_no_total(db: Database) -> None:
 
 async def test_a_summary_counts_as_the_requests_do(world: AuditWorld) -> None:
     await assert_totals_are_right(world)
-    found = await told(world, GENERATED)
+    found = await summary_of(world, GENERATED)
     for counts, column in (
         (found.by_status, "status"),
         (found.by_kind, "kind"),
@@ -167,7 +167,7 @@ async def test_a_summary_counts_as_the_requests_do(world: AuditWorld) -> None:
 
 
 async def test_percentiles_are_within_one_per_cent(world: AuditWorld) -> None:
-    found = await told(world, GENERATED)
+    found = await summary_of(world, GENERATED)
     for step, percentiles in (("applied", found.seconds_to_applied), ("completed", found.seconds_to_completed)):
         [(exact,)] = await world.rows(f"""
             SELECT percentile_disc(ARRAY[0.5, 0.95, 0.99])
@@ -179,7 +179,7 @@ async def test_percentiles_are_within_one_per_cent(world: AuditWorld) -> None:
 
 async def test_a_window_is_of_whole_days_and_what_is_open_is_so_whatever_the_window(world: AuditWorld) -> None:
     since, until = (UNTIL - timedelta(days=4)).date(), (UNTIL - timedelta(days=2)).date()
-    found = await told(world, GENERATED, since=since, until=until)
+    found = await summary_of(world, GENERATED, since=since, until=until)
     [(inside,)] = await world.rows(
         f"SELECT count(*) FROM {BY_PEOPLE} WHERE (received_at AT TIME ZONE 'UTC')::date IN (:first, :second)",
         first=since,
@@ -226,7 +226,7 @@ async def test_hours_add_up_to_days_and_days_to_what_is_in_the_requests(world: A
 
 async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: AuditWorld) -> None:
     async def left() -> tuple[int | None, int | None]:
-        found = await told(world, GENERATED)
+        found = await summary_of(world, GENERATED)
         [row] = await world.rows("SELECT rank, live_nodes FROM audit_summary")
         later = UNTIL + timedelta(days=900)
         [point] = await points(world, later, later + timedelta(hours=1), SeriesStep.HOUR)
@@ -246,8 +246,8 @@ async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: Au
         assert await left() == (rank, live)
 
 
-async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:
-    found = await told(world, GENERATED)
+async def test_the_views_show_what_the_queries_return(world: AuditWorld) -> None:
+    found = await summary_of(world, GENERATED)
     [row] = await world.rows("SELECT * FROM audit_summary")
     assert (row.model, row.requests) == (GENERATED, found.requests)
     for name in ("open", "open_past_deadline", "open_near_deadline", "open_failed", "deadline_days"):

@@ -65,7 +65,7 @@ async def guard(db: Database, how: str) -> None:
         await db.rows(f"ALTER TABLE {table} {how} TRIGGER USER")
 
 
-async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Database) -> None:
+async def test_every_event_has_a_leaf_that_records_it_and_names_nobody(db: Database) -> None:
     request_id = await db.accept("alice", "bob")
     await db.applied([request_id])
     async with transaction(db.engine) as conn:
@@ -340,7 +340,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
         await db.rows(f"DROP ROLE {login}")
 
 
-async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: str) -> None:
+async def test_that_login_is_refused_until_the_owner_has_migrated(empty_database_url: str) -> None:
     database_url = empty_database_url
     parsed = make_url(database_url)
     login = f"{parsed.database}_app"

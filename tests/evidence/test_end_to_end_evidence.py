@@ -78,10 +78,10 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert lethe(*check_log).status == 0
     lines = exported.splitlines()
     first_leaf = next(place for place, line in enumerate(lines) if line.startswith('{"index":0,'))
-    for gone, told in ((first_leaf, "leaf 0: it is missing"), (1, "checkpoints, ")):
+    for gone, finding in ((first_leaf, "leaf 0: it is missing"), (1, "checkpoints, ")):
         (tmp_path / "log.ndjson").write_text("\n".join([*lines[:gone], *lines[gone + 1 :]]) + "\n")
         ran = lethe(*check_log)
-        assert (ran.status, told in ran.stdout) == (1, True)
+        assert (ran.status, finding in ran.stdout) == (1, True)
 
     # The weights agree with their records.
     ran = lethe("audit", "recheck")

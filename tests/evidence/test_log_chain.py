@@ -70,11 +70,11 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
         """Return the findings after leaves, by index, state another value and everything is recomputed and signed
         again.
         """
-        told = [dict(line) for line in leaves]
+        changed = [dict(line) for line in leaves]
         for index, value in victims.items():
-            details = told[index]["event"]["details"]
-            told[index] = saying(told[index], {"details": details | {member: value}})
-        return [(one.index, one.what) for one in verified(again(told, signer, [len(told)]), signer).findings]
+            details = changed[index]["event"]["details"]
+            changed[index] = saying(changed[index], {"details": details | {member: value}})
+        return [(one.index, one.what) for one in verified(again(changed, signer, [len(changed)]), signer).findings]
 
     # One of two requests of a batch; the whole batch, whose repair began elsewhere; a repair; an import.
     assert lied({1: OTHER}, "weights_sha256_after") == [

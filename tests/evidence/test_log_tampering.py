@@ -382,10 +382,10 @@ def test_what_is_changed_in_the_database_is_found_from_the_command_line(
     world.execute(*GUARDS_OFF)
     try:
         assert all(world.execute(*statements))
-        status, told = verified(exported("changed.ndjson"))
+        status, output = verified(exported("changed.ndjson"))
     finally:
         world.execute(*RESTORED)
     assert status == 1
-    assert f"leaf {index}: " in told
-    status, told = verified(exported("restored.ndjson"))
-    assert (status, told[:6]) == (0, "Valid:"), told
+    assert f"leaf {index}: " in output
+    status, output = verified(exported("restored.ndjson"))
+    assert (status, output[:6]) == (0, "Valid:"), output

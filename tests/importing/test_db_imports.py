@@ -40,8 +40,8 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         await EventRepository(connection).append_unrequested(EventType.IMPORTED, ModelImported(version))
         [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(connection).unrequested()]
         assert (leaf["type"], leaf["request_id"], leaf["request"], leaf["subjects"]) == ("imported", None, None, None)
-        told = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
-        assert leaf["details"].items() >= told.items()
+        expected = {"model": "m", "import": str(taken), "model_version_before": 4, "model_version_after": 5}
+        assert leaf["details"].items() >= expected.items()
         assert (leaf["details"]["excluded_nodes"], leaf["details"]["weights_sha256_after"]) == (2, "1" * 64)
         assert (leaf["details"]["rank_after"], leaf["details"]["live_nodes"]) == (12, 58)
         assert await EventRepository(connection).latest_figures("m") == ServedFigures.read(leaf["details"])

@@ -59,10 +59,10 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         disk = FullDisk(monkeypatch, code)
         import_id = await asked(settings, new_model, exclude_deleted=True)
         await until(disk.has_refused)
-        await until(lambda: tells_what_is_waited_for(lethe, code))
+        await until(lambda: reports_the_wait(lethe, code))
         state = await lethe.completed(await lethe.delete("7"))
         assert (state["audit"]["model_version_before"], state["audit"]["model_version_after"]) == (0, 1)
-        await until(lambda: tells_what_is_waited_for(lethe, code))
+        await until(lambda: reports_the_wait(lethe, code))
         [staged] = beside(settings)
 
         async def holds_what_was_trained_alone() -> bool:
@@ -75,17 +75,17 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         assert record.status is ImportStatus.COMPLETED
         assert record.version is not None
         assert (record.version.number_before, record.version.deleted_nodes) == (1, 1)
-        await until(lambda: tells_nothing(lethe, code))
+        await until(lambda: reports_no_wait(lethe, code))
         # Nothing of it stayed in memory meanwhile.
         assert disk.loads == disk.attempts + 1
         assert lethe.failures == []
 
 
-async def tells_nothing(lethe: Lethe, code: int) -> bool:
-    return not await tells_what_is_waited_for(lethe, code)
+async def reports_no_wait(lethe: Lethe, code: int) -> bool:
+    return not await reports_the_wait(lethe, code)
 
 
-async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:
+async def reports_the_wait(lethe: Lethe, code: int) -> bool:
     """Whether readiness, which stays given, says that an import waits and for what."""
     answer = await lethe.client.get("/readyz")
     assert answer.status_code == 200, answer.text

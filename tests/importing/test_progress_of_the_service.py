@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ci
 @pytest.fixture(autouse=True)
 def said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_of_model_store, "_SILENT_S", 0.0)
-    monkeypatch.setattr(unlearners, "_TELL_S", 0.01)
+    monkeypatch.setattr(unlearners, "_PROGRESS_S", 0.01)
 
 
 @contextmanager

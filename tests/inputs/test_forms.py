@@ -33,11 +33,11 @@ async def test_what_a_form_sends_is_used_or_refused_by_name(ask: Asked, most: in
     cases = [(one, *case) for one in FORMS for case in faulty(one, sweep, most)]
     for path, fields, wrong in sweep.cases(cases):
         # A form may end the session, or use up an attempt to sign in.
-        told = await ask(sent(ask, path, [("form_token", token), *fields]))
-        if told.status >= 500:
-            sweep.find(fields, f"{path} {told.status}: an error inside")
-        elif wrong and (what := fault_of(400 <= told.status < 500, html.unescape(told.body), wrong)):
-            sweep.find(fields, f"{path} {told.status}: {what}")
+        answer = await ask(sent(ask, path, [("form_token", token), *fields]))
+        if answer.status >= 500:
+            sweep.find(fields, f"{path} {answer.status}: an error inside")
+        elif wrong and (what := fault_of(400 <= answer.status < 500, html.unescape(answer.body), wrong)):
+            sweep.find(fields, f"{path} {answer.status}: {what}")
     sweep.judge()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.everyday import everyday
-from tests.support.inputs.asked import Asked, Told
+from tests.support.inputs.asked import Answer, Asked
 from tests.support.inputs.routes import Call, Route, routes, wrong_bodies, wrong_headers, wrong_paths, wrong_queries
 from tests.support.inputs.variations import Sweep, fault_of
 
@@ -24,9 +24,9 @@ async def test_what_is_sent_to_a_route_is_used_or_refused_by_name(ask: Asked, mo
     sweep = Sweep("routes")
     calls = [(one, call) for one in routes() for call in wrong(one, ask, sweep, most)]
     for route, call in sweep.cases(calls, CALLS[most]):
-        told = await ask(call)
-        if what := judged(route, call, told):
-            sweep.find(call, f"{route} {told.status}: {what}")
+        answer = await ask(call)
+        if what := judged(route, call, answer):
+            sweep.find(call, f"{route} {answer.status}: {what}")
     sweep.judge()
 
 
@@ -38,21 +38,25 @@ def wrong(route: Route, ask: Asked, sweep: Sweep, most: int) -> Iterator[Call]:
     yield from wrong_bodies(route, good, sweep, most)
 
 
-def judged(route: Route, call: Call, told: Told) -> str | None:
+def judged(route: Route, call: Call, answer: Answer) -> str | None:
     """Return what is wrong with an answer; None if nothing is."""
-    if told.status >= 500 and not route.path.startswith("/readyz"):
+    if answer.status >= 500 and not route.path.startswith("/readyz"):
         return "an error inside"
-    refused = 400 <= told.status < 500
-    if refused and not route.is_page and not told.is_problem:
+    refused = 400 <= answer.status < 500
+    if refused and not route.is_page and not answer.is_problem:
         return "refused, but by no problem document"
     # A valid input may be refused for another reason; a page answers 404 for its path alone. The descriptions' examples
     # have columns that this small model lacks.
-    is_unfit = "urn:lethe:problem:unfit-features" in told.body
-    elsewhere = (told.status in (404, 409, 410) or is_unfit) and not (route.is_page and call.query)
+    is_unfit = "urn:lethe:problem:unfit-features" in answer.body
+    elsewhere = (answer.status in (404, 409, 410) or is_unfit) and not (route.is_page and call.query)
     if not call.wrong or (call.may_be_taken and (not refused or elsewhere)):
         return None
-    if route.path.startswith("/v2/") and told.status == 400 and any(reason in told.body for reason in NAMED_OTHERWISE):
+    if (
+        route.path.startswith("/v2/")
+        and answer.status == 400
+        and any(reason in answer.body for reason in NAMED_OTHERWISE)
+    ):
         return None
     # A list names the filters that it did not apply.
-    is_said = route.path == "/dashboard/requests" and "are invalid and were not applied" in told.body
-    return fault_of(refused or is_said, html.unescape(told.body), *call.wrong)
+    is_said = route.path == "/dashboard/requests" and "are invalid and were not applied" in answer.body
+    return fault_of(refused or is_said, html.unescape(answer.body), *call.wrong)

@@ -176,13 +176,13 @@ def test_the_library_trains_where_there_is_no_application(wheels: Mapping[str, W
     library.lacks(*APPLICATION, "httpx2", "lethe_client")
 
     program = shutil.copy(Path(__file__).with_name("library_alone.py"), tmp_path)
-    told = json.loads(library.run("python", str(program)))
+    result = json.loads(library.run("python", str(program)))
 
-    assert told["relative_gradient"] < 1e-8
-    assert (told["rank"], told["accuracy"]) == (8, 1.0)
-    assert "torch" in told["modules"]
-    assert not set(told["modules"]) & set(APPLICATION)
-    print(json.dumps({name: told[name] for name in ("relative_gradient", "rank", "accuracy")}))
+    assert result["relative_gradient"] < 1e-8
+    assert (result["rank"], result["accuracy"]) == (8, 1.0)
+    assert "torch" in result["modules"]
+    assert not set(result["modules"]) & set(APPLICATION)
+    print(json.dumps({name: result[name] for name in ("relative_gradient", "rank", "accuracy")}))
 
 
 @pytest.mark.slow
@@ -195,9 +195,9 @@ def test_the_client_does_without_torch(wheels: Mapping[str, Wheel], tmp_path: Pa
         "try: LetheClient('http://127.0.0.1:1', 'a-key').model()\n"
         "except LetheClientError as error: print(error.detail)"
     )
-    told = client.run("python", "-c", code)
-    assert "127.0.0.1:1" in told
-    print(told)
+    output = client.run("python", "-c", code)
+    assert "127.0.0.1:1" in output
+    print(output)
 
 
 @pytest.mark.slow

@@ -396,12 +396,12 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     log = copy.with_name("log")
     process = start([f"{file}::{test}" for test in tests], environment, copy, log)
     with process.stdout:
-        told = process.stdout.read()
+        output = process.stdout.read()
     process.wait()
     # Names of cases contain blanks; a failure's reason follows a dash.
-    lines = [line.partition(" - ")[0].partition(" ") for line in told.splitlines()]
+    lines = [line.partition(" - ")[0].partition(" ") for line in output.splitlines()]
     found = {test.rpartition("::")[2]: outcome for outcome, _, test in lines if outcome in ("PASSED", "FAILED")}
-    assert set(found) == set(tests), told + log.read_text()
+    assert set(found) == set(tests), output + log.read_text()
     return found
 
 

@@ -58,12 +58,12 @@ def seen(candidates: Candidates, world: int, draw: int, publications: int) -> fl
     """Return the statistic of the likelihood ratio: how far a world's publications lie to the first one's side."""
     secret = world.to_bytes(1, "big") + draw.to_bytes(SECRET_BYTES - 1, "big")
     middle = (candidates.weights[0] + candidates.weights[1]) / 2
-    told = 0.0
+    statistic = 0.0
     for version in range(publications):
         side = (world + version) % 2
         W = published(candidates.mechanism, candidates.weights[side], candidates.certificates[side], secret, version)
-        told += float(((W - middle) * candidates.aside).sum()) * (-1) ** version
-    return told
+        statistic += float(((W - middle) * candidates.aside).sum()) * (-1) ** version
+    return statistic
 
 
 def delta_found(candidates: Candidates, draws: int, publications: int) -> tuple[float, float]:

@@ -38,12 +38,12 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         yield running
 
 
-async def test_a_search_by_node_tells_those_who_may_see_every_request(api: Api) -> None:
-    for scope, told in ((Scope.AUDIT_READ, ["1", "gone"]), (Scope.DELETIONS_READ, [])):
+async def test_a_search_by_node_shows_them_to_those_who_may_see_every_request(api: Api) -> None:
+    for scope, visible in ((Scope.AUDIT_READ, ["1", "gone"]), (Scope.DELETIONS_READ, [])):
         client = await api.client(scope)
         answer = (await client.post("/deletions/search", json={"nodes": ["1", "2", "gone"]})).json()
-        assert answer["found"] == [{"node": node, "deletion": None} for node in told]
-        assert answer["not_found"] == [node for node in ("1", "2", "gone") if node not in told]
+        assert answer["found"] == [{"node": node, "deletion": None} for node in visible]
+        assert answer["not_found"] == [node for node in ("1", "2", "gone") if node not in visible]
 
 
 async def test_so_does_the_dashboard(api: Api) -> None:
@@ -51,7 +51,7 @@ async def test_so_does_the_dashboard(api: Api) -> None:
     client = await api.client_with(None)
     await sign_in(client, key)
     form_token = token_in((await client.get("/dashboard/find")).text)
-    for by, text, told in (
+    for by, text, is_shown in (
         ("node", "gone", True),
         ("node", "1", True),
         ("node", "2", False),
@@ -60,4 +60,4 @@ async def test_so_does_the_dashboard(api: Api) -> None:
         fields = {"form_token": form_token, "by": by, "text": text}
         found = await client.post("/dashboard/find", data=fields, headers=SAME_ORIGIN)
         assert found.status_code == 200
-        assert ("which was restored from an older backup" in found.text) == told
+        assert ("which was restored from an older backup" in found.text) == is_shown

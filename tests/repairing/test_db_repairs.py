@@ -116,20 +116,20 @@ async def test_a_repair_that_converged_ends_earlier_ones_that_fell_short_on_the_
     await applied(database, RepairStatus.NONE, 5, "4")
     async with transaction(database.engine) as connection:
         repairs = PendingRepairs(connection)
-        told = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
-        assert list(told) == [waiting, short]
+        concerned_by_id = {one.request_id: one for one in await repairs.concerned(MODEL, CONVERGED)}
+        assert list(concerned_by_id) == [waiting, short]
         assert [one.request_id for one in await repairs.concerned(MODEL, NOT_CONVERGED)] == [waiting]
         end = repair(9)
         await VersionRepository(connection).insert(end)
-        again = replace(converged(told[short], end), batch=told[short].batch)
+        again = replace(converged(concerned_by_id[short], end), batch=concerned_by_id[short].batch)
         assert await repairs.end([again]) == []
-        assert set(await repairs.end([converged(one, end) for one in told.values()])) == {waiting, short}
+        assert set(await repairs.end([converged(one, end) for one in concerned_by_id.values()])) == {waiting, short}
         assert await repairs.concerned(MODEL, CONVERGED) == []
         events = [event.type for event in await EventRepository(connection).of_request(short)]
         assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
 
 
-async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Database) -> None:
+async def test_a_repair_given_up_is_recorded_by_an_event_of_its_own(database: Database) -> None:
     request = await applied(database, PENDING, 1, "1")
     async with transaction(database.engine) as connection:
         repairs = PendingRepairs(connection)

@@ -265,7 +265,7 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
 
 @pytest.mark.ci
 @pytest.mark.parametrize("budget", everyday([5.0, 0.0], 0.0))
-async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_covers_it(
+async def test_a_repair_that_falls_short_is_recorded_and_so_is_the_later_one_that_covers_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
     original = RepairRun.repaired
@@ -282,9 +282,9 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         assert (state["status"], state["guarantee"]) == ("completed", "span")
         assert "The repair did not converge; an operator should investigate" in state["explanation"]
         assert "but at most" in state["explanation"]
-        told = (await events(settings.database_url))[accepted["id"]]
+        recorded = (await events(settings.database_url))[accepted["id"]]
         # The `applied` event has reported the result of a batch's own repair.
-        assert sorted(told) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
+        assert sorted(recorded) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
         assert (await model_of(lethe))["repair"] == "not_converged"
         await counted(lethe, 'lethe_repairs_not_converged_total{process="unlearner"} 1.0')
         monkeypatch.setattr(RepairRun, "repaired", original)
@@ -294,7 +294,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         assert (state["repair"], state["guarantee"]) == ("converged", "retrained")
         assert state["audit"]["repair_version"] == (await model_of(lethe))["version"]
         assert "did not converge" not in state["explanation"]
-        assert (await events(settings.database_url))[accepted["id"]] == [*told, "repaired"]
+        assert (await events(settings.database_url))[accepted["id"]] == [*recorded, "repaired"]
     assert Served(settings.model_dir).is_tidy()
 
 

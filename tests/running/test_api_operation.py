@@ -29,7 +29,7 @@ FORWARDING = (
 ELSEWHERE = ("203.0.113.9", 4711)
 
 
-async def test_a_call_without_a_key_is_told_how_to_present_one(api: Api) -> None:
+async def test_the_answer_to_a_call_without_a_key_says_how_to_present_one(api: Api) -> None:
     for headers in ({}, {"Authorization": "Basic abc"}, {"Authorization": "Bearer"}, {"Authorization": "Bearer "}):
         response = await (await api.client_with(None, **headers)).get("/model")
         refused(response, 401, "unauthenticated")

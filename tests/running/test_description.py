@@ -20,12 +20,12 @@ TRAINED = ModelFacts(MODEL, 40, 16, ("a", "b"), 2, "last", "sym", "softmax", 1e-
 SERVED = VersionFacts(0, 40, 100, 16, 0.5, 0.02, "cpu")
 
 
-async def test_nothing_is_told_before_there_is_a_publication(db: Database) -> None:
+async def test_nothing_is_described_before_there_is_a_publication(db: Database) -> None:
     with pytest.raises(Unavailable):
         await model_description(db.engine, MODEL, lambda: None)
 
 
-async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> None:
+async def test_the_description_is_of_the_version_that_is_served(db: Database) -> None:
     facts = Facts(TRAINED, SERVED)
     describe = partial(model_description, db.engine, MODEL, lambda: facts)
     trained = await describe()
@@ -49,7 +49,7 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
     assert (done.guarantee, done.repair_progress) == (Guarantee.RETRAINED, None)
 
 
-async def test_a_residual_of_weights_published_with_noise_is_not_told_of_the_next_without(db: Database) -> None:
+async def test_a_residual_of_weights_published_with_noise_is_not_reported_for_the_next_without(db: Database) -> None:
     describe = partial(model_description, db.engine, MODEL, lambda: Facts(TRAINED, replace(SERVED, version=2)))
     noisy = made(
         1,

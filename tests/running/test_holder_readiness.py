@@ -113,7 +113,7 @@ async def test_lasting_service_ends_a_row_of_failures(db: Database) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.HELD_UP])
-async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, phase: Phase) -> None:
+async def test_what_the_unlearner_says_is_wrong_is_reported_at_once(db: Database, phase: Phase) -> None:
     await say(db, Phase.SERVING)
     await say(db, phase, "The disk is full.")
     check = (await found(db))["unlearner"]

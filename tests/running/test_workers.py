@@ -20,7 +20,7 @@ from projector.network.spec import ModelSpec
 from tests.support.models.citations import cora
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
-from tests.support.processes.workers import free_port, until_together, workers_told
+from tests.support.processes.workers import free_port, reported_workers, until_together
 
 pytestmark = pytest.mark.ci
 
@@ -87,7 +87,7 @@ def compare(
         )
         with served.lethe.start() as lethe:
             if count == 1:
-                assert workers_told(lethe) is None
+                assert reported_workers(lethe) is None
             else:
                 until_together(lethe, count, of=count)
             found.append(served.deletes(nodes))
@@ -209,7 +209,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
     unlearner = part("unlearner", workers=2, **servers, **meeting)
     api = part("api", api_workers=1, **servers)
     with unlearner.start(), api.start():
-        assert workers_told(api) == "1 of 2 compute together"
+        assert reported_workers(api) == "1 of 2 compute together"
         assert api.delete(["0"]).status == "completed"
         # A worker without a database, in its own home with a copy of the current model.
         copied(prepared / "model", tmp_path / "elsewhere" / "model")

@@ -15,9 +15,9 @@ from tests.support.service.api_harness import NODES, Api
 from tests.support.service.bodies import GRAPH_WRITER, WRITER, new_node, node_body, refused
 
 
-async def tell(api: Api) -> None:
+async def publish(api: Api) -> None:
     async with transaction(api.engine) as connection:
-        await FeedRepository(connection).tell()
+        await FeedRepository(connection).publish()
 
 
 async def ask(writer: httpx2.AsyncClient, node: str, reference: str | None = "DSR-20") -> str:
@@ -37,7 +37,7 @@ async def test_a_key_reads_of_its_own_requests_and_an_auditor_of_all(api: Api) -
     one, two, auditor = await api.client(*WRITER), await api.client(*WRITER), await api.client(Scope.AUDIT_READ)
     first, second = await ask(one, "1"), await ask(two, "2")
     await api.complete(first)
-    await tell(api)
+    await publish(api)
     assert [(event["type"], event["data"]["status"]) for event in await events(one)] == [
         ("deletion.accepted", "queued"),
         ("deletion.applied", "applied"),
@@ -56,7 +56,7 @@ async def test_what_joins_has_events_of_its_own_type(api: Api) -> None:
     writer = await api.client(*GRAPH_WRITER)
     await writer.post("/additions", json={"nodes": [new_node("anna")]})
     await writer.post("/corrections", json={"nodes": [new_node("12")]})
-    await tell(api)
+    await publish(api)
     assert [event["type"] for event in await events(writer)] == ["addition.accepted", "correction.accepted"]
 
 
@@ -73,7 +73,7 @@ async def test_reading_on_gives_each_event_once(api: Api) -> None:
     seen: list[dict[str, Any]] = []
     for node in NODES[:9]:
         asked.append(await ask(writer, node))
-        await tell(api)
+        await publish(api)
         if len(asked) % 3 == 0:
             seen += await events(writer, **({"after": seen[-1]["id"]} if seen else {}), limit=2)
     while page := await events(writer, after=seen[-1]["id"], limit=2):
@@ -95,7 +95,7 @@ async def test_deliveries_are_listed_newest_first_without_the_path_of_an_address
     asked = []
     for node in NODES[:5]:
         asked.append(await ask(writer, node))
-        await tell(api)
+        await publish(api)
     async with transaction(api.engine) as connection:
         await connection.execute(
             text(

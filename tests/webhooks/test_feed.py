@@ -15,37 +15,37 @@ from tests.support.service.db_harness import Said
 from tests.support.service.webhook_world import DEADLINE, WebhookWorld
 
 
-async def told(world: WebhookWorld, request_id: UUID) -> list[str]:
-    """Return the events of a request, in order."""
-    await world.webhooks().tell()
+async def published(world: WebhookWorld, request_id: UUID) -> list[str]:
+    """Publish all events. Returns those of a request, in order."""
+    await world.webhooks().publish()
     return [event.milestone.value for event in await world.feed() if event.request_id == request_id]
 
 
-async def test_every_move_of_a_request_is_told_in_order(world: WebhookWorld) -> None:
+async def test_every_move_of_a_request_is_published_in_order(world: WebhookWorld) -> None:
     request_id = await world.db.accept()
     await world.complete([request_id])
-    assert await told(world, request_id) == ["accepted", "applied", "completed"]
+    assert await published(world, request_id) == ["accepted", "applied", "completed"]
     [accepted, applied, completed] = await world.feed()
     assert [accepted.status, applied.status, completed.status] == ["queued", "applied", "completed"]
     assert {event.reference for event in (accepted, applied, completed)} == {"DSR-17"}
     assert completed.due_at - accepted.at == DEADLINE
 
 
-async def test_a_repair_is_told_after_the_batch_that_it_belongs_to(world: WebhookWorld) -> None:
+async def test_a_repair_is_published_after_the_batch_that_it_belongs_to(world: WebhookWorld) -> None:
     request_id = await world.db.accept()
     batch = await world.db.batch([request_id])
     outcome = AppliedOutcome(request_id, Guarantee.RETRAINED, RepairStatus.CONVERGED, "Repaired.", Said(n=1))
     async with transaction(world.db.engine) as connection:
         await RequestMoves(connection).mark_applied(batch, [outcome])
-    assert await told(world, request_id) == ["accepted", "applied", "repaired"]
+    assert await published(world, request_id) == ["accepted", "applied", "repaired"]
 
 
-async def test_a_move_that_is_taken_back_is_not_told(world: WebhookWorld) -> None:
+async def test_a_move_that_is_taken_back_is_not_published(world: WebhookWorld) -> None:
     request_id = await world.db.accept()
     async with world.db.engine.connect() as connection:
         await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
         await connection.rollback()
-    assert await told(world, request_id) == ["accepted"]
+    assert await published(world, request_id) == ["accepted"]
 
 
 async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookWorld) -> None:
@@ -55,10 +55,10 @@ async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookW
     async with transaction(world.db.engine) as connection:
         await RequestMoves(connection).mark_failed(first, "Slow.")
         third = await world.db.accept()
-        await world.webhooks().tell()
+        await world.webhooks().publish()
         seen += await world.feed()
         assert [event.request_id for event in seen] == [first, second, third]
-    await world.webhooks().tell()
+    await world.webhooks().publish()
     seen += await world.feed(after=seen[-1].id)
     assert [(event.request_id, event.milestone.value) for event in seen] == [
         (first, "accepted"), (second, "accepted"), (third, "accepted"), (first, "failed"),
@@ -66,21 +66,21 @@ async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookW
     assert await world.db.rows("SELECT place FROM feed ORDER BY place") == [{"place": n} for n in (1, 2, 3, 4)]
 
 
-async def test_a_teller_that_hangs_keeps_no_other_waiting_and_hides_no_event(world: WebhookWorld) -> None:
+async def test_a_publisher_that_hangs_keeps_no_other_waiting_and_hides_no_event(world: WebhookWorld) -> None:
     await world.db.accept()
     async with transaction(world.db.engine) as hanging:
-        await FeedRepository(hanging).tell()
+        await FeedRepository(hanging).publish()
         await world.db.accept()
-        assert await world.webhooks().tell() == 0
+        assert await world.webhooks().publish() == 0
         assert await world.feed() == []
-    assert await world.webhooks().tell() == 1
+    assert await world.webhooks().publish() == 1
     assert len(await world.feed()) == 2
 
 
 async def test_pages_of_the_feed_are_all_of_it(world: WebhookWorld) -> None:
     for _ in range(7):
         await world.db.accept()
-    await world.webhooks().tell()
+    await world.webhooks().publish()
     whole, after, pages = await world.feed(), None, []
     while page := await world.feed(after, limit=3):
         pages.append(list(page))
@@ -99,14 +99,14 @@ async def test_a_request_is_late_once_when_its_deadline_passes_and_never_when_it
     )
     for _ in range(2):
         await world.webhooks().look_for_late()
-    assert await told(world, late) == ["accepted", "late"]
-    assert await told(world, done) == ["accepted", "applied", "completed"]
-    assert await told(world, early) == ["accepted"]
+    assert await published(world, late) == ["accepted", "late"]
+    assert await published(world, done) == ["accepted", "applied", "completed"]
+    assert await published(world, early) == ["accepted"]
 
 
-async def test_what_was_told_is_never_changed_or_removed(world: WebhookWorld) -> None:
+async def test_what_was_published_is_never_changed_or_removed(world: WebhookWorld) -> None:
     await world.db.accept()
-    await world.webhooks().tell()
+    await world.webhooks().publish()
     for statement in ("UPDATE feed SET milestone = 'late'", "DELETE FROM feed", "TRUNCATE feed CASCADE"):
         with pytest.raises(DBAPIError, match="are never changed"):
             await world.db.rows(statement)

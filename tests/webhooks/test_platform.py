@@ -88,11 +88,11 @@ def test_thirty_lines_connect_a_platform(
         until(lambda: len(platform["SEEN"]) == 4, lethe)
         assert platform["TICKETS"]["DSR-31"][1] == "completed"
         with lethe.http() as client:
-            told = client.get("/events").json()["events"]
-            assert [event["type"].partition(".")[2] for event in told] == [
+            events = client.get("/events").json()["events"]
+            assert [event["type"].partition(".")[2] for event in events] == [
                 *("accepted", "applied", "repaired", "completed"),
             ]  # fmt: skip
-            assert {event["id"] for event in told} == platform["SEEN"]
+            assert {event["id"] for event in events} == platform["SEEN"]
         until(lambda: {one["event"]["id"] for one in deliveries(lethe, "delivered")} == platform["SEEN"], lethe)
         # A key other than the endpoint's is refused, and the event waits.
         monkeypatch.setenv("WEBHOOK_SECRET", "whsec_" + "A" * 43 + "=")

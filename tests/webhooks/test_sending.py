@@ -49,7 +49,7 @@ async def test_an_event_is_signed_as_the_specification_says(world: WebhookWorld)
         endpoint = await world.endpoint(one.url)
         request_id = await world.db.accept()
         webhooks = world.webhooks()
-        await webhooks.tell()
+        await webhooks.publish()
         assert await webhooks.send_due(endpoint) == 1
         [received] = one.received
         verified = Webhook(world.secrets[endpoint.id]).verify(received.body, received.headers)
@@ -63,17 +63,17 @@ async def test_an_event_is_signed_as_the_specification_says(world: WebhookWorld)
     assert await world.states() == {"delivered": 1}
 
 
-async def test_each_endpoint_gets_what_is_told_from_when_it_was_added(world: WebhookWorld) -> None:
+async def test_each_endpoint_gets_what_is_published_after_it_was_added(world: WebhookWorld) -> None:
     async with receiver() as first, receiver() as second:
         webhooks = world.webhooks()
         await world.db.accept()
-        await webhooks.tell()
+        await webhooks.publish()
         endpoints = [await world.endpoint(first.url)]
         await world.db.accept()
-        await webhooks.tell()
+        await webhooks.publish()
         endpoints.append(await world.endpoint(second.url))
         await world.db.accept()
-        await webhooks.tell()
+        await webhooks.publish()
         for endpoint in endpoints:
             while await webhooks.send_due(endpoint):
                 pass
@@ -197,7 +197,7 @@ async def test_nothing_is_sent_to_a_private_address_unless_it_is_allowed(world: 
         endpoint = await world.endpoint(url.format(port=one.port))
         await world.db.accept()
         webhooks = world.webhooks(allowed=())
-        await webhooks.tell()
+        await webhooks.publish()
         await webhooks.send_due(endpoint)
         [answer] = await world.answers()
         assert answer.startswith("Not sent: ")
@@ -210,10 +210,10 @@ async def test_a_receiver_that_is_gone_is_sent_nothing_more(world: WebhookWorld)
         endpoint = await world.endpoint(one.url)
         webhooks = world.webhooks()
         await world.db.accept()
-        await webhooks.tell()
+        await webhooks.publish()
         await webhooks.send_due(endpoint)
         await world.db.accept()
-        await webhooks.tell()
+        await webhooks.publish()
         assert await webhooks.send_due(endpoint) == 0
         assert len(one.received) == 1
     assert await world.states() == {"given_up": 1}
@@ -225,7 +225,7 @@ async def test_a_receiver_that_asks_for_time_gets_it(world: WebhookWorld) -> Non
         endpoint = await world.endpoint(one.url)
         await world.db.accept()
         webhooks = world.webhooks(attempts=Backoff(base_s=0.001, cap_s=7200.0))
-        await webhooks.tell()
+        await webhooks.publish()
         await webhooks.send_due(endpoint)
     wait_s = await world.db.value("SELECT extract(epoch FROM next_attempt_at - now())::float FROM webhook_deliveries")
     assert 3500 < wait_s <= 3600
@@ -236,7 +236,7 @@ async def test_after_three_days_an_event_is_given_up(world: WebhookWorld) -> Non
         endpoint = await world.endpoint(one.url)
         await world.db.accept()
         webhooks = world.webhooks()
-        await webhooks.tell()
+        await webhooks.publish()
         await world.db.rows("UPDATE webhook_deliveries SET created_at = now() - interval '71 hours 59 minutes'")
         await webhooks.send_due(endpoint)
         assert await world.states() == {"waiting": 1}
@@ -263,7 +263,7 @@ async def test_killed_before_the_record_it_is_delivered_again_under_the_same_id(
         endpoint = await world.endpoint(one.url)
         await world.db.accept()
         webhooks = world.webhooks(claim_s=0.001)
-        await webhooks.tell()
+        await webhooks.publish()
         with monkeypatch.context() as patched:
             patched.setattr(failure_points, "reached", reached)
             with pytest.raises(Killed):
@@ -277,12 +277,12 @@ async def test_killed_before_the_record_it_is_delivered_again_under_the_same_id(
         assert len(set(one.ids)) == 1
 
 
-async def test_a_lost_key_is_told_and_loses_nothing(world: WebhookWorld) -> None:
+async def test_a_lost_key_is_reported_and_loses_nothing(world: WebhookWorld) -> None:
     async with receiver() as one:
         endpoint = await world.endpoint(one.url)
         await world.db.accept()
         webhooks = world.webhooks()
-        await webhooks.tell()
+        await webhooks.publish()
         key = world.keys / "unlearner" / "webhooks.key"
         kept = key.read_text()
         key.write_text("0" * 64)
@@ -295,7 +295,7 @@ async def test_a_lost_key_is_told_and_loses_nothing(world: WebhookWorld) -> None
             await until(lambda: _all_delivered(world))
 
 
-async def test_no_node_is_named_and_nothing_measured_is_told(world: WebhookWorld) -> None:
+async def test_no_node_is_named_and_nothing_measured_is_sent(world: WebhookWorld) -> None:
     """Every sent body, walked completely: names of members, and their content."""
     nodes = ["node-of-anna", "ålesund 39", "user/38"]
     async with receiver() as one:

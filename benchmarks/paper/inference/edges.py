@@ -15,7 +15,7 @@ from benchmarks.attacks.ranking import auc
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.linear import fitted, train_linear
 from benchmarks.baselines.protocol import Array, Nodes
-from benchmarks.paper.inference.versions import AUDITED, SEEN, TOLD, Version
+from benchmarks.paper.inference.versions import AUDITED, ROUNDINGS, SEEN, Version
 from benchmarks.paper.setting import SOFTMAX, spec_of
 from benchmarks.paper.units import Cases, Figures, Unit
 from projector import ModelSpec
@@ -41,16 +41,16 @@ def edges(graph: Graph, unit: Unit) -> Cases:
         after = Version(forgotten.predict(), None)
     sizes: Figures = {"edges": len(deleted), "chance": 0.5}
     seen, audited = dict(sizes), dict(sizes)
-    for told, decimals in TOLD.items():
-        old, now, exact = (each.told(decimals) for each in (before, after, anew))
+    for rounding, decimals in ROUNDINGS.items():
+        old, now, exact = (each.rounded(decimals) for each in (before, after, anew))
         for found, name, scores in (
             (seen, "change", partial(by_change, old, now)),
             (seen, "trend", partial(by_trend, now, left.adjacency)),
             (seen, "similarity", partial(by_similarity, now)),
             (audited, "change", partial(by_change, now, exact)),
         ):
-            found[f"{name}_{told}_kept"] = auc(scores(deleted), scores(kept))
-            found[f"{name}_{told}_never"] = auc(scores(deleted), scores(never))
+            found[f"{name}_{rounding}_kept"] = auc(scores(deleted), scores(kept))
+            found[f"{name}_{rounding}_never"] = auc(scores(deleted), scores(never))
     yield SEEN, seen
     yield AUDITED, audited
 

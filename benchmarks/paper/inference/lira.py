@@ -87,11 +87,11 @@ def lira(graph: Graph, unit: Unit) -> Cases:
             return build(unit.method, spec, unit.seed * models + number, spec.regularization)
 
         unlearned = shadows.unlearned(make)
-        told = {
+        by_question = {
             RETRAINED_QUESTION: np.where(shadows.members, unlearned, shadows.retrained),
             NEVER_THERE_QUESTION: unlearned,
         }
-        for question, answers in told.items():
+        for question, answers in by_question.items():
             yield (
                 f"{loss}, {question}",
                 {

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.attacks.ranking import first
 from benchmarks.attacks.reconstruction import by_likelihood, by_row, change_of_weights, deleted_row, nearest
 from benchmarks.baselines.protocol import Array
-from benchmarks.paper.inference.versions import TOLD, Pair, by_pair, victim_of
+from benchmarks.paper.inference.versions import ROUNDINGS, Pair, by_pair, victim_of
 from benchmarks.paper.units import Cases, Figures, Unit
 from projector.graph.graph import Graph, feature_rows
 
@@ -47,13 +47,13 @@ def reconstruction(graph: Graph, unit: Unit) -> Cases:
         if pair.before.weights is not None and pair.after.weights is not None:
             row = deleted_row(pair.after.weights - pair.before.weights, known, pair.nodes.size)
             found |= of_row("weights", row, pair)
-        for told, decimals in TOLD.items():
-            versions = pair.before.told(decimals), pair.after.told(decimals)
+        for rounding, decimals in ROUNDINGS.items():
+            versions = pair.before.rounded(decimals), pair.after.rounded(decimals)
             if known.H.shape[1] <= _MOST_REGRESSED_COLUMNS:
                 row = deleted_row(change_of_weights(*versions, known), known, pair.nodes.size)
-                found |= of_row(f"regression_{told}", row, pair)
+                found |= of_row(f"regression_{rounding}", row, pair)
             likely = by_likelihood(*versions, known)
-            found[f"likelihood_{told}_first"] = first(likely, true)
+            found[f"likelihood_{rounding}_first"] = first(likely, true)
         return found
 
     for kind, deletions in (("single", victim.single), ("batch", victim.batches)):

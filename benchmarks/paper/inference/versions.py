@@ -39,7 +39,7 @@ from projector.network.spec import LossKind
 #: Retraining that keeps the old weights of the deleted node's class.
 PLANTED = "planted leak"
 #: Rounding of answers: exact, or to this number of decimals.
-TOLD = {"exact": None, "3": 3, "2": 2, "1": 1}
+ROUNDINGS = {"exact": None, "3": 3, "2": 2, "1": 1}
 SEEN, AUDITED = "before and after", "after and retrained"
 _CANDIDATES, _DELETIONS, _BATCHES, _BATCH = 5000, 30, 5, 10
 #: Models of more nodes, and ridge regressions of more columns, are not retrained for an auditor.
@@ -60,7 +60,7 @@ class Version:
         """Record the model's current answers and weights."""
         return cls(model.predict(), None if model.weights is None else stacked(model.weights))
 
-    def told(self, decimals: int | None) -> BlackBox:
+    def rounded(self, decimals: int | None) -> BlackBox:
         """Return its answers, rounded to `decimals` places."""
         return recorded(self.answers, decimals)
 

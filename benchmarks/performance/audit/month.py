@@ -164,7 +164,7 @@ async def _drills(engine: Engine, connection: asyncpg.Connection) -> None:
                 await EventRepository(session).append_many(event, {request: Said(kind="node", channel_norm_after=0.0)})
 
 
-async def told(client: httpx2.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:
+async def reported(client: httpx2.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:
     """Return the figures by source, leaving out the names that a source does not report."""
     answer = (await client.get("/audit/summary")).raise_for_status().json()
     found: dict[str, Mapping[str, int | None]] = {"GET /audit/summary": _of_answer(answer)}
@@ -192,8 +192,8 @@ async def _of_command(client: httpx2.AsyncClient) -> dict[str, int | None]:
     months = re.findall(r"^\d{4}-\d\d\s+([\d,]+)\s+([\d,]+)\s", text, re.MULTILINE)
     summed = {"on_time": sum(_int(one) for one, _ in months), "late": sum(_int(one) for _, one in months)}
     names = {label: name for name, label in TOTALS.items()} | {status.value: status.value for status in RequestStatus}
-    told = {names[label]: _int(value) for label, value in rows.items() if label in names}
-    return {**told, **summed}
+    values = {names[label]: _int(value) for label, value in rows.items() if label in names}
+    return {**values, **summed}
 
 
 def _of_page(page: str) -> dict[str, int | None]:
@@ -236,9 +236,9 @@ def compared(counted: Mapping[str, int], by_source: Mapping[str, Mapping[str, in
     """Return a line for each figure, with the sources that differ."""
     lines = []
     for name, count in counted.items():
-        told_by = {source: figures[name] for source, figures in by_source.items() if name in figures}
-        wrong = {source: value for source, value in told_by.items() if value != count}
-        lines.append(f"{name}: {count:,}, reported by {len(told_by)}" + (f"; DIFFERS: {wrong}" if wrong else ""))
+        reported_by = {source: figures[name] for source, figures in by_source.items() if name in figures}
+        wrong = {source: value for source, value in reported_by.items() if value != count}
+        lines.append(f"{name}: {count:,}, reported by {len(reported_by)}" + (f"; DIFFERS: {wrong}" if wrong else ""))
     return lines
 
 
@@ -293,7 +293,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> boo
     try:
         async with served(engine, home) as client:
             counted = dict(await connection.fetchrow(_COUNTED, MODEL))
-            lines = compared(counted, await told(client, connection))
+            lines = compared(counted, await reported(client, connection))
             print(*lines, sep="\n")
             by_status = (
                 "SELECT DISTINCT ON (status) status, id FROM requests WHERE status IN ('queued', 'failed', 'completed')"

@@ -144,18 +144,18 @@ async def plans(engine: Engine, client: httpx2.AsyncClient) -> str:
     def hear(_c: object, _cursor: object, statement: str, parameters: Any, _x: object, _many: bool) -> None:
         heard.append((statement, parameters))
 
-    told = []
+    parts = []
     for question in QUESTIONS:
         heard.clear()
         event.listen(engine.sync_engine, "before_cursor_execute", hear)
         await ask(client, question)
         event.remove(engine.sync_engine, "before_cursor_execute", hear)
-        told.append(f"## {question.name}\n")
+        parts.append(f"## {question.name}\n")
         for statement, parameters in heard:
             async with engine.begin() as connection:
                 rows = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {statement}", parameters)
-                told.append("\n".join(row[0] for row in rows) + "\n")
-    return "\n".join(told)
+                parts.append("\n".join(row[0] for row in rows) + "\n")
+    return "\n".join(parts)
 
 
 def report(times: Mapping[Question, Taken]) -> list[str]:

@@ -149,8 +149,8 @@ def measured(folder: Path, shape: Shape, memory: Memory) -> None:
                 step(f"{_DELETED} nodes deleted, until {state}", memory, waited)
             done = client.deletion(accepted.id)
             print(f"  repair: {done.repair}, {done.audit.durations_ms if done.audit else None}", flush=True)
-        told = f"{asking.answered:,} answered, {asking.failed} not; the longest took {asking.longest:.1f} s"
-        print(f"  predictions: {told}", flush=True)
+        summary = f"{asking.answered:,} answered, {asking.failed} not; the longest took {asking.longest:.1f} s"
+        print(f"  predictions: {summary}", flush=True)
     finally:
         lethe.stop()
     started_again(home, memory)

@@ -107,11 +107,11 @@ class Counted(Distributed):
         self.sent += self.count * (self.count - 1) * max(rows.counts) * row
         return super().joined(own, rows)
 
-    def _told(self, argument: Any, tensors: list[Tensor]) -> dict[str, Any]:
+    def _encoded(self, argument: Any, tensors: list[Tensor]) -> dict[str, Any]:
         before = len(tensors)
-        told = super()._told(argument, tensors)
+        encoded = super()._encoded(argument, tensors)
         self.sent += (self.count - 1) * sum(tensor.nbytes for tensor in tensors[before:])
-        return told
+        return encoded
 
 
 def _moved(rows: Division, width: Division) -> int:

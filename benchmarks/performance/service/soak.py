@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.device import device_name
-from benchmarks.performance.service.lethe_process import LetheProcess, told
+from benchmarks.performance.service.lethe_process import LetheProcess, formatted
 
 _CLIENTS = 4
 
@@ -73,7 +73,7 @@ def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple
                 time.sleep(0.05)
             seen.completed.update(part)
             memory.append(service.memory())
-            print(f"  {begin + len(part):,} deleted, MiB: {told(memory[-1])}", file=sys.stderr, flush=True)
+            print(f"  {begin + len(part):,} deleted, MiB: {formatted(memory[-1])}", file=sys.stderr, flush=True)
         return time.monotonic() - started, memory
 
 
@@ -119,8 +119,8 @@ def main() -> None:
         f"{options.deletions:,} of {options.nodes:,} nodes, {options.features} features, in {seconds:.0f} s\n"
         f"batches by method: {methods}\n"
         f"residuals above rounding: {exceeded:.0f}; span {about.span_residual or 0.0:.1e} at the end\n"
-        f"memory in MiB after the first tenth: {told(memory[0])}; at the end: {told(memory[-1])}; growth at most "
-        f"{growth:+.1%}\n"
+        f"memory in MiB after the first tenth: {formatted(memory[0])}; at the end: {formatted(memory[-1])}; "
+        f"growth at most {growth:+.1%}\n"
         f"requests not completed: {stuck}; predictions answered {seen.answered}, failed {seen.failed}, of deleted "
         f"nodes {seen.of_deleted}; stopped with status {status}"
     )

@@ -14,8 +14,8 @@ _SOLVERS = {
 
 def stream_accuracy(results: Results) -> list[Case]:
     """At most 0.1 % less test accuracy than retraining after 200 deletions; twice that still counts."""
-    told = ("removals", "accuracy_after", "accuracy_retrained", "accuracy_anew")
-    removals, after, anew, noisy = (results.mean(*_KEY, each) for each in told)
+    names = ("removals", "accuracy_after", "accuracy_retrained", "accuracy_anew")
+    removals, after, anew, noisy = (results.mean(*_KEY, each) for each in names)
     if removals is None or after is None or anew is None:
         return []
     seeds = by(len(results.values(*_KEY, "accuracy_after")))

@@ -130,7 +130,7 @@ def pooled(results: Results, experiment: str, dataset: str, method: str, figure:
     return [value for split in splits for value in results.values(experiment, dataset, method, split, figure)]
 
 
-def told(
+def by_classifier(
     training: Training, figure: str, margin: Callable[[float, float], float], *, retraining: bool = False
 ) -> Judge:
     """Compare means of a figure of membership inference before and after the projection, or also retraining."""
@@ -185,7 +185,7 @@ def unchanged(training: Training) -> Judge:
     return lambda results: [
         replace(each, words=f"{who}: {each.words}")
         for figure, who in (("kept", "Kept as trained"), ("others", "Others as untrained"))
-        for each in told(training, figure, lambda before, after: _UNCHANGED - abs(after - before))(results)
+        for each in by_classifier(training, figure, lambda before, after: _UNCHANGED - abs(after - before))(results)
     ]
 
 
@@ -279,11 +279,13 @@ CLAIMS = (
         all_of(
             of_trainings(
                 "{}, below 50 % before",
-                lambda training: told(training, "deleted", lambda before, after: 0.5 - before),
+                lambda training: by_classifier(training, "deleted", lambda before, after: 0.5 - before),
             ),
             of_trainings(
                 "{}, more after",
-                lambda training: told(training, "deleted", lambda before, after: after - before, retraining=True),
+                lambda training: by_classifier(
+                    training, "deleted", lambda before, after: after - before, retraining=True
+                ),
             ),
         ),
         "The classifier learned on a model and a graph of the adversary’s own. Before and after, the victim answers on "

@@ -130,9 +130,9 @@ def fine_tuned(
                 if seeds:
                     means = [fmean(each) for each in zip(*seeds, strict=True)]
                     figures = zip((first, second), _figures(first[1], means), strict=True)
-                    told = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
+                    parts = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
                     where = f"{called(dataset)}{', with diffusion' * (method == DIFFUSED)}"
-                    words = f"{where}, {by(len(seeds))}: {', '.join(told)}."
+                    words = f"{where}, {by(len(seeds))}: {', '.join(parts)}."
                     cases.append(over_seeds(ahead, seeds, words, called(dataset)))
         return cases
 

@@ -97,9 +97,9 @@ def fine_tuning_curves(results: Results, dataset: str) -> Sequence[Picture]:
 
 def _gaps(results: Results, dataset: str, method: str, where: str) -> Sequence[Picture]:
     lines = [
-        Line(f"{told}{name}", [each for each in _along(results, dataset, method, start, figure) if each[1] > 0], look)
+        Line(f"{prefix}{name}", [each for each in _along(results, dataset, method, start, figure) if each[1] > 0], look)
         for name, start, colour in zip(_STARTS, _STARTS.values(), ("colour1", "colour0"), strict=True)
-        for told, figure, look in (("", "gap", colour), ("bound ", "rate", f"{colour} dashed"))
+        for prefix, figure, look in (("", "gap", colour), ("bound ", "rate", f"{colour} dashed"))
     ]
     title = f"{where}: F − min F by steps of fine-tuning, and what the proof of Theorem 1 allows"
     return _picture(lines, title, "steps of gradient descent", "F − min F")
@@ -107,10 +107,10 @@ def _gaps(results: Results, dataset: str, method: str, where: str) -> Sequence[P
 
 def _accuracies(results: Results, dataset: str, method: str, where: str) -> Sequence[Picture]:
     lines = []
-    for colour, (told, figure) in enumerate(_SETS.items(), start=1):
+    for colour, (nodes, figure) in enumerate(_SETS.items(), start=1):
         for name, start in _STARTS.items():
             points = [(taken, 100 * share) for taken, share in _along(results, dataset, method, start, figure)]
-            lines.append(Line(f"{told}, {name}", points, f"colour{colour}" + " dashed" * (start == FROM_ZERO)))
+            lines.append(Line(f"{nodes}, {name}", points, f"colour{colour}" + " dashed" * (start == FROM_ZERO)))
     title = f"{where}: accuracy by steps of fine-tuning"
     return _picture(lines, title, "steps of gradient descent", "accuracy, %", y=Scale.EVEN)
 

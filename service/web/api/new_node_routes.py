@@ -19,7 +19,7 @@ from service.domain.scopes import Scope
 from service.errors import MOST_FAULTS, BodyTooLarge, Unavailable, UnknownNodes
 from service.predictions.facts import ModelFacts
 from service.predictions.newcomers import Newcomer, Predicted, Question, Unfit, ask
-from service.predictions.reader import told
+from service.predictions.reader import labelled
 from service.requests.deletable import NoEdges
 from service.requests.graph_schemas import FEATURES, Features, features_of
 from service.requests.joinable import DeletedNodes, UnfitFeatures, require_columns
@@ -132,7 +132,7 @@ async def predict_new(request: Request, body: OutsideNodes, caller: Caller) -> R
 
 
 def _shown(model: ModelFacts, output: Sequence[float], decimals: int | None) -> dict[str, Any]:
-    label, values = told(model, np.array(output), decimals)
+    label, values = labelled(model, np.array(output), decimals)
     return {"label": label, "probabilities": values} if model.regression is None else {"scores": values}
 
 

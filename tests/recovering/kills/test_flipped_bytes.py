@@ -28,7 +28,7 @@ def _files(home: Path, part: str, rng: random.Random) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["model", "keys", "secrets", "run", "postgres", "valkey"])
-def test_a_flipped_byte_is_refused_told_mended_or_harmless(
+def test_a_flipped_byte_is_refused_reported_repaired_or_harmless(
     part: str, people: People, preloaded: Preloaded, tmp_path: Path
 ) -> None:
     rng = random.Random(SEED)
@@ -42,12 +42,12 @@ def test_a_flipped_byte_is_refused_told_mended_or_harmless(
         lethe = DoomedLethe(preloaded, home, repair="never")
         try:
             lethe.launch()
-            _assert_sound_or_told(lethe, name, people.graph.node_ids[0])
+            _assert_sound_or_reported(lethe, name, people.graph.node_ids[0])
         finally:
             lethe.give_up()
 
 
-def _assert_sound_or_told(lethe: DoomedLethe, name: Path, node: str) -> None:
+def _assert_sound_or_reported(lethe: DoomedLethe, name: Path, node: str) -> None:
     """Check that it deletes a node, or names the fault: refusing to start, in its log, or in an answer."""
     accepted = ""
     while True:

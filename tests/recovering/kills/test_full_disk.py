@@ -64,12 +64,12 @@ class Relief:
                 self.said += [
                     one["detail"] for one in checks if not one["ok"] and "disk cannot be used" in one["detail"]
                 ]
-            told = ""
+            output = ""
             # Between two tries it may be loading the model.
-            while self.said and "disk cannot be used" not in told and not done.is_set():
+            while self.said and "disk cannot be used" not in output and not done.is_set():
                 ran = self.doctor("doctor", "--home", self.lethe.home)
-                told = " ".join((ran.stdout + ran.stderr).split())
-            self.said += [told]
+                output = " ".join((ran.stdout + ran.stderr).split())
+            self.said += [output]
         except BaseException as failure:  # noqa: BLE001 - raised again in the test's own thread
             self.failure = failure
         finally:

@@ -40,7 +40,7 @@ class Processes:
     rng: random.Random
     #: Sent idempotency keys; their results, once reported; those to cancel, and those reported cancelled.
     sent: set[str] = field(default_factory=set)
-    told: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     doomed: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
 
@@ -74,8 +74,8 @@ class Processes:
         rows = await self.db.rows("SELECT id, idempotency_key, ciphertext, key_file, key_place FROM requests")
         by_key = {row["idempotency_key"]: row for row in rows}
         assert len(by_key) == len(rows)
-        assert self.told.keys() <= by_key.keys() <= self.sent
-        assert all(str(by_key[key]["id"]) == request for key, request in self.told.items())
+        assert self.reported.keys() <= by_key.keys() <= self.sent
+        assert all(str(by_key[key]["id"]) == request for key, request in self.reported.items())
         needed = {row["id"]: (row["key_file"], row["key_place"]) for row in rows if row["ciphertext"] is not None}
         assert self.db.kept() == needed
         assert keys_left(self.keys.parent) == len(needed)
@@ -94,13 +94,13 @@ class Processes:
             key = f"{len(self.sent)}"
             self.sent.add(key)
             orders.append(("accept", key, None))
-        before = sorted(self.told)
+        before = sorted(self.reported)
         orders += [("accept", key, None) for key in self.rng.sample(before, min(4, len(before)))]
         # Separate ones for each: it is not under test which of two intakes cancels.
         free = [key for key in before if key not in self.doomed]
         doomed = self.rng.sample(free, min(4, len(free)))
         self.doomed |= set(doomed)
-        return orders + [("cancel", key, self.told[key]) for key in doomed]
+        return orders + [("cancel", key, self.reported[key]) for key in doomed]
 
     def _start(self, part: str, doom: Doom | None, orders: object = ()) -> Process:
         order = {
@@ -124,7 +124,7 @@ class Processes:
             answer: dict[str, Any] = json.loads(line)
             key = answer["key"]
             if answer["did"] == "accept":
-                assert self.told.setdefault(key, answer["id"]) == answer["id"]
+                assert self.reported.setdefault(key, answer["id"]) == answer["id"]
                 # None: cancelled meanwhile.
                 assert answer["nodes"] == list(targets_of(key).nodes) or (
                     answer["nodes"] is None and key in self.doomed
@@ -158,7 +158,7 @@ async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
 async def test_a_process_that_is_stopped_amid_a_transaction_holds_up_no_other_and_loses_no_key(
     processes: Processes,
 ) -> None:
-    """The unlearner, told by the other to look for orphans, finds keys without a row that are not orphaned."""
+    """Prompted by the other to look for orphans, the unlearner finds keys without a row that are not orphaned."""
     await processes.round((FailurePoint.KEYS_RESERVED, 1, signal.SIGSTOP))
     await processes.settled()
 

@@ -111,8 +111,8 @@ async def test_a_batch_joins_once_wherever_the_process_ends(
         assert np.array_equal(kept.train_mask, graph.train_mask)
         once = ["applied", "completed"] if policy == "never" else ["applied", "completed", "repaired"]
 
-        async def is_told_once() -> bool:
-            told = await events(settings.database_url)
-            return served.is_tidy() and all(sorted(told[str(one)]) == once for one in (added, corrected))
+        async def is_recorded_once() -> bool:
+            recorded = await events(settings.database_url)
+            return served.is_tidy() and all(sorted(recorded[str(one)]) == once for one in (added, corrected))
 
-        await until(is_told_once)
+        await until(is_recorded_once)

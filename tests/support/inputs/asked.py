@@ -26,7 +26,7 @@ _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)
-class Told:
+class Answer:
     """An answer: its status, and its head and body as text."""
 
     status: int
@@ -49,7 +49,7 @@ class Asked:
     #: Values for the path parameters of valid calls.
     filled: dict[str, str]
 
-    async def __call__(self, call: Call) -> Told:
+    async def __call__(self, call: Call) -> Answer:
         """Send a call. Raises AssertionError, with the call, if there is no answer."""
         given = {name.lower() for name, _ in call.headers}
         own = {"Host": "localhost", "Authorization": KEY, "Cookie": self.cookie, "Connection": "close"}
@@ -67,7 +67,7 @@ class Asked:
             writer.close()
         head, _, body = answer.decode("utf-8", "replace").partition("\r\n\r\n")
         assert head.startswith("HTTP/1."), f"not answered: {call}"
-        return Told(int(head.split()[1]), head, body)
+        return Answer(int(head.split()[1]), head, body)
 
     def good(self, route: Route) -> Call:
         """Return a valid call of a route."""

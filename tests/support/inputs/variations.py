@@ -63,9 +63,9 @@ class Sweep:
         assert not self._found, f"{len(self._found)} of {self.tried} cases (INPUTS_SEED={SEED}):\n{shown}"
 
 
-def fault_of(refused: bool, told: str, *names: str) -> str | None:
+def fault_of(refused: bool, text: str, *names: str) -> str | None:
     """Return what is wrong with an answer that had to refuse one of these names; None if it did."""
     if not refused:
         return f"{names[0]!r} was ignored"
-    is_named = any(name.strip().lower() in told.lower() for name in names)
+    is_named = any(name.strip().lower() in text.lower() for name in names)
     return None if is_named else f"{names[0]!r} was refused, but not by its name"

@@ -182,11 +182,11 @@ class InRecovery(Pair):
         os.kill(self.pid, signal.SIGCONT)
         ended = self.first.ended()
         # If stopped in a transaction, it finds that Postgres has ended it.
-        told: dict[int | None, str] = {
+        messages: dict[int | None, str] = {
             ExitStatus.FAILED: "The database belongs to another LETHE_HOME",
             ExitStatus.UNREACHABLE: "The database stopped answering during a commit",
         }
-        assert ended.status == 0 or told[ended.status] in ended.stderr, ended.stderr
+        assert ended.status == 0 or messages[ended.status] in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr, ended.stderr
 
     def give_back(self) -> None:

@@ -46,8 +46,8 @@ def probability(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.floa
     return raised / raised.sum(axis=1, keepdims=True) if spec.loss is LossKind.SOFTMAX else raised / (1 + raised)
 
 
-def told(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
-    """Return the answers."""
+def predictions(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
+    """Return the predicted probabilities."""
     found = np.exp(logits / 0.2) if spec.loss is LossKind.SQUARED else probability(logits, spec)
     return found / found.sum(axis=1, keepdims=True)
 

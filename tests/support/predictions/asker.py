@@ -166,15 +166,17 @@ class Asker:
         seen.refused += status == "503" and not is_doomed
         if status == "200":
             answer = json.loads(body)
-            version, told = answer["model_version"], answer["probabilities"]
+            version, probabilities = answer["model_version"], answer["probabilities"]
             bin_ = str(int(asked_at[0] * BINS))
             seen.asked[bin_] = seen.asked.get(bin_, 0) + 1
             _later(seen.versions, str(version), asked_at)
             if is_doomed:
                 _later(seen.doomed, node, asked_at)
-            before = self._values.setdefault((version, node), told)
-            if any(abs(told[name] - value) > _TOLERANCE for name, value in before.items()):
-                seen.wrong.append(f"version {version} answers {told} for node {node}, and answered {before} before")
+            before = self._values.setdefault((version, node), probabilities)
+            if any(abs(probabilities[name] - value) > _TOLERANCE for name, value in before.items()):
+                seen.wrong.append(
+                    f"version {version} answers {probabilities} for node {node}, and answered {before} before"
+                )
         elif status not in ("503", "404", "410") or (status != "503" and not is_doomed):
             seen.wrong.append(f"node {node} is answered {status}: {body.decode()}")
 

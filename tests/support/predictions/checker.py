@@ -50,7 +50,7 @@ def _passes(name: str, effort: Effort, mutant: str | None, folder: Path, preload
     began, own = time.monotonic(), folder / name
     own.mkdir()
 
-    def tell(what: str) -> None:
+    def announce(what: str) -> None:
         print(f"  {time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
 
     with Embedded(own / "servers", durable=False) as urls:
@@ -59,7 +59,7 @@ def _passes(name: str, effort: Effort, mutant: str | None, folder: Path, preload
         servers = Servers(urls.database_url, urls.redis_url, own / "servers")
         ground = Ground(preloaded, trained(folder / "model"), own, servers, mutant)
         try:
-            verdict = SCENARIOS[name](ground, effort, tell)
+            verdict = SCENARIOS[name](ground, effort, announce)
             print(f"{name}, {time.monotonic() - began:.0f} s: {verdict}", flush=True)
             assert_good(verdict)
         except AssertionError as error:

@@ -39,9 +39,9 @@ class Verdict:
     versions: int
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count:,} x {status}" for status, count in sorted(self.statuses.items()))
+        statuses = ", ".join(f"{count:,} x {status}" for status, count in sorted(self.statuses.items()))
         return (
-            f"{sum(self.statuses.values()):,} answers ({told}), {self.broken:,} connections broken, "
+            f"{sum(self.statuses.values()):,} answers ({statuses}), {self.broken:,} connections broken, "
             f"{self.versions} versions answered, {self.claims} claims, {self.asked_after} of them asked about within "
             f"{_AFTER_S} s, {len(self.violations)} violations"
         )

@@ -101,8 +101,8 @@ def points_for(part: Part, how: How) -> Sequence[FailurePoint]:
 
 
 #: Reports the current step.
-Tell = Callable[[str], None]
-Scenario = Callable[[Ground, Effort, Tell], Verdict]
+Announce = Callable[[str], None]
+Scenario = Callable[[Ground, Effort, Announce], Verdict]
 
 
 @contextmanager
@@ -115,14 +115,14 @@ def served(ground: Ground, name: str, doomed: int, *, standby: bool = False, sta
         site.close()
 
 
-def faults(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def faults(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Two unlearners; every part is killed and stopped during deletions, with more deletions between."""
     events, rng = effort.events(), random.Random(effort.seed)
     count = max(effort.deletions, len(events))
     with served(ground, "faults", count, standby=True) as site:
         between = (count - len(events)) // max(1, len(events))
         for number, event in enumerate(events):
-            tell(f"{number + 1} of {len(events)}: {event}")
+            announce(f"{number + 1} of {len(events)}: {event}")
             happen(site, event, rng)
             site.delete(between)
             site.until_all_answer()
@@ -180,19 +180,19 @@ def _applied_or_past(site: Site, request: str, seconds: float) -> None:
     site.until(lambda: site.is_applied(request) or time.monotonic() > end, f"request {request} to be applied")
 
 
-def postgres_away(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def postgres_away(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Stop Postgres for a minute; every question about a remaining node must be answered."""
     with served(ground, "away", 4) as site:
         site.delete(2)
         assert site.askers is not None
         before = site.askers.look()
-        tell(f"Postgres is stopped for {effort.away_s:g} s")
+        announce(f"Postgres is stopped for {effort.away_s:g} s")
         with paused(*postgres(ground.servers)):
             time.sleep(effort.away_s)
             after = site.askers.look()
         refused = [sum(one.refused for one in seen) for seen in (before, after)]
         answered = [sum(one.statuses.get("200", 0) for one in seen) for seen in (before, after)]
-        tell(f"{answered[1] - answered[0]:,} answered meanwhile, {refused[1] - refused[0]:,} refused")
+        announce(f"{answered[1] - answered[0]:,} answered meanwhile, {refused[1] - refused[0]:,} refused")
         assert refused[1] == refused[0], "predictions were refused while Postgres was away"
         assert answered[1] > answered[0], "nothing was answered while Postgres was away"
         site.faults += 1
@@ -201,12 +201,12 @@ def postgres_away(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         return site.verdict
 
 
-def takeovers(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def takeovers(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Stop an unlearner at every point from the lease on; it continues after another has taken over."""
     points = effort.takeovers
     with served(ground, "takeovers", 2 * len(points), standby=True) as site:
         for number, point in enumerate(points):
-            tell(f"{number + 1} of {len(points)}: stopped at {point}")
+            announce(f"{number + 1} of {len(points)}: stopped at {point}")
             taken_over(site, point)
         return site.verdict
 
@@ -233,11 +233,11 @@ def taken_over(site: Site, point: FailurePoint) -> None:
     site.faults += 1
 
 
-def imports(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def imports(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """A newly trained model replaces the served one, and the unlearner is killed meanwhile."""
     with served(ground, "imports", 4, standby=True) as site:
         site.delete(2)
-        tell("an import, of which the unlearner is killed once it is committed")
+        announce("an import, of which the unlearner is killed once it is committed")
         site.gate.close(FailurePoint.COMMITTED)
         command = site.beside(GatedLethe(ground, site.home, site.gate, site.home.with_name("no-gate"), part="-import"))
         command.launch("model", "import", "--exclude-deleted", str(ground.model))
@@ -252,38 +252,38 @@ def imports(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         return site.verdict
 
 
-def recovery(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def recovery(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Restore the model's folder from an older backup; `recover` repeats the deletions that the database knows."""
     with served(ground, "recovery", 6) as site:
-        copy = _backup(site, site.home / "model", tell)
+        copy = _backup(site, site.home / "model", announce)
         site.delete(2)
         _stop(site)
         replaced(site.home / "model", copy)
-        _recover(site, tell)
+        _recover(site, announce)
         site.delete(2)
         site.until_all_answer()
         return site.verdict
 
 
-def restored_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def restored_home(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Restore the whole home from an older backup, including the publication, but not the database."""
     with served(ground, "restored", 6) as site:
-        copy = _backup(site, site.home, tell)
+        copy = _backup(site, site.home, announce)
         site.delete(2)
         _stop(site)
         replaced(site.home, copy)
-        tell("a start with the older home")
+        announce("a start with the older home")
         assert site.lethe.try_to_start() is not None, "a home that is older than its database was served"
-        _recover(site, tell, "--take-over")
+        _recover(site, announce, "--take-over")
         site.delete(2)
         site.until_all_answer()
         return site.verdict
 
 
-def _backup(site: Site, folder: Path, tell: Tell) -> Path:
+def _backup(site: Site, folder: Path, announce: Announce) -> Path:
     """Copy a folder between deletions, of a killed Lethe, so that nothing is cleaned up."""
     site.delete(2)
-    tell("a backup")
+    announce("a backup")
     site.lethe.kill()
     copy = kept(folder, site.home.with_name(f"{site.home.name}-backup"))
     site.lethe.start()
@@ -297,9 +297,9 @@ def _stop(site: Site) -> None:
     site.faults += 1
 
 
-def _recover(site: Site, tell: Tell, *options: str, changes: bool = True) -> None:
+def _recover(site: Site, announce: Announce, *options: str, changes: bool = True) -> None:
     """Run `recover`; if it finds work, it makes a version."""
-    tell("recover")
+    announce("recover")
     ended = site.lethe.run("recover", *options)
     assert ended.status == 0, ended.stderr
     site.claim(site.newest + changes, "the recovery had ended")
@@ -307,15 +307,15 @@ def _recover(site: Site, tell: Tell, *options: str, changes: bool = True) -> Non
     site.until_all_answer()
 
 
-def deleted_share(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def deleted_share(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Remove the publication under a running service, and under a stopped one."""
     with served(ground, "share", 4) as site:
         site.delete()
-        tell("removed while it runs")
+        announce("removed while it runs")
         _remove(site.lethe.share.iterdir())
         site.delete()
         site.until_all_answer()
-        tell("removed while it is stopped")
+        announce("removed while it is stopped")
         _stop(site)
         _remove(site.lethe.share.iterdir())
         site.lethe.start()
@@ -330,7 +330,7 @@ def _remove(paths: Iterable[Path]) -> None:
         shutil.rmtree(path)
 
 
-def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def copied_home(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Refuse a copy of the home beside its original, and then serve it in its place."""
     with served(ground, "copied", 4) as site:
         site.delete()
@@ -338,25 +338,25 @@ def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         copy = kept(site.home, site.home.with_name("copied-copy"))
         site.lethe.start()
         site.delete()
-        tell("the copy beside its original")
+        announce("the copy beside its original")
         beside = site.beside(site.serving(copy, free_port()))
         assert beside.try_to_start() is not None, "a copy was served beside its original"
         site.until_all_answer()
-        tell("the copy in the place of its original")
+        announce("the copy in the place of its original")
         _stop(site)
         replaced(copy, site.home)
         away = site.home.rename(site.home.with_name("copied-away"))
         site.home = copy
         site.lethe = site.serving(copy, site.port)
         assert site.lethe.try_to_start() is not None, "a copy was served that had not taken over"
-        _recover(site, tell, "--take-over", changes=False)
+        _recover(site, announce, "--take-over", changes=False)
         site.delete(2)
         site.until_all_answer()
         shutil.rmtree(away)
         return site.verdict
 
 
-def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def second_home(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Serve the same model and database from another home: it is refused, or no answer becomes stale."""
     site = Site(ground, "first-home", doomed=4)
     try:
@@ -366,11 +366,11 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         site.delete()
         kept(site.home / "keys", home / "keys")
         other = site.beside(site.serving(home, port, model=site.home / "model"))
-        tell("another home beside the first")
+        announce("another home beside the first")
         other.launch()
         site.delete()
         site.until_all_answer()
-        tell("the first home's unlearner is stopped amid a batch")
+        announce("the first home's unlearner is stopped amid a batch")
         site.gate.close(FailurePoint.COMMITTED)
         asked = site.request()
         stopped = site.held()
@@ -382,7 +382,7 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
             ended = other.ended()
             assert "belongs to another LETHE_HOME" in ended.stderr, ended.stderr
         else:
-            tell("the other home ends")
+            announce("the other home ends")
             other.kill()
         site.delete()
         site.until_all_answer()
@@ -391,7 +391,7 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         site.close()
 
 
-def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+def reboot(ground: Ground, effort: Effort, announce: Announce) -> Verdict:
     """Reboot the machine, and lose unsynced changes of the entries and of the share."""
     with served(ground, "reboot", 4) as site:
         site.delete()
@@ -401,7 +401,7 @@ def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         site.delete()
         site.until_all_answer()
         for lost in (True, False):
-            tell("a reboot" + (" that loses what was not synced" if lost else ""))
+            announce("a reboot" + (" that loses what was not synced" if lost else ""))
             _stop(site)
             if lost:
                 for folder, copy in older:

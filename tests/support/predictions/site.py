@@ -293,13 +293,13 @@ class Site:
             connection.close()
         return 0, version
 
-    def until(self, condition: Callable[[], bool], what: str, lethe: GatedLethe | None = None, told: Any = "") -> None:
+    def until(self, condition: Callable[[], bool], what: str, lethe: GatedLethe | None = None, seen: Any = "") -> None:
         """Wait for a condition. Raises AssertionError with the logs after `_PATIENCE_S`."""
         deadline = time.monotonic() + _PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
                 logs = "".join(one.log() for one in (lethe or self.lethe, self.standby) if one is not None)
-                raise AssertionError(f"waited for {what} in vain: {told}\n{logs[-20_000:]}")
+                raise AssertionError(f"waited for {what} in vain: {seen}\n{logs[-20_000:]}")
             time.sleep(_LOOK_S)
 
     def held(self) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
 
 
-def tell(event: str) -> None:
+def report(event: str) -> None:
     """Write one line to standard output in a single call."""
     os.write(1, f"{sys.argv[1]} {event}\n".encode())
 
@@ -42,9 +42,9 @@ def descriptors() -> dict[str, str]:
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     channel = socket.socket(fileno=int(sys.argv[2]))
-    told = json.loads(channel.makefile().readline())
-    does = told["does"]
-    tell(f"started {os.getpid()}")
+    message = json.loads(channel.makefile().readline())
+    does = message["does"]
+    report(f"started {os.getpid()}")
     if does == "refuse":
         raise SystemExit(2)
     if does == "fail":
@@ -52,17 +52,17 @@ def main() -> None:
     if does == "do":
         return
     if does == "show":
-        seen = {"told": told, "arguments": sys.argv, "environment": dict(os.environ), "open": descriptors()}
-        tell(f"shows {json.dumps(seen)}")
+        seen = {"message": message, "arguments": sys.argv, "environment": dict(os.environ), "open": descriptors()}
+        report(f"shows {json.dumps(seen)}")
     if does == "hang up":
         channel.close()
-        tell("hung up")
+        report("hung up")
     if does in ("serve", "stay", "show"):
-        tell("is ready")
+        report("is ready")
         channel.sendall(b"ready\n")
     while True:
         number = signal.sigwait({signal.SIGINT} if does == "stay" else SIGNALS)
-        tell(f"got {signal.Signals(number).name}")
+        report(f"got {signal.Signals(number).name}")
         if number != signal.SIGUSR1:
             break
 

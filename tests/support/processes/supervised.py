@@ -25,11 +25,11 @@ STUB = Path(__file__).with_name("stub_child.py")
 
 def stub(name: str, does: str, listener: socket.socket | None = None) -> Child:
     """Return a stub that receives a secret, and nothing of this process' environment."""
-    told = {"does": does, "secret": "tell nobody"}
-    return Child(name, (sys.executable, "-I", "-S", str(STUB), name), {"PATH": os.defpath}, told, listener)
+    message = {"does": does, "secret": "tell nobody"}
+    return Child(name, (sys.executable, "-I", "-S", str(STUB), name), {"PATH": os.defpath}, message, listener)
 
 
-def tell(event: str) -> None:
+def report(event: str) -> None:
     """Write one line to standard output in a single call."""
     os.write(1, f"{event}\n".encode())
 
@@ -42,19 +42,19 @@ def main() -> None:
     with stopped_by_signals() as hand_over, socket.create_server(("127.0.0.1", 0)) as listener:
         if "once" in plan:
             run_once(stub("once", plan["once"]), plan["grace"])
-            tell("done")
+            report("done")
             return
         stages = [
             Stage([stub(name, does, listener) for name, does in stubs.items()], grace, plan.get("drain", 0.0))
             for grace, stubs in plan["stages"]
         ]
 
-        def tell_pids(pids: Mapping[str, int]) -> None:
+        def report_pids(pids: Mapping[str, int]) -> None:
             if (home.path / "full").exists():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            tell(f"pids {json.dumps(pids)}")
+            report(f"pids {json.dumps(pids)}")
 
-        supervisor = Supervisor(stages, on_ready=lambda: tell("all are ready"), on_start=tell_pids)
+        supervisor = Supervisor(stages, on_ready=lambda: report("all are ready"), on_start=report_pids)
         hand_over(supervisor.stop)
         signal.signal(signal.SIGUSR2, lambda number, frame: supervisor.retire())
         supervisor.run()

@@ -13,7 +13,7 @@ def free_port() -> int:
     return port
 
 
-def workers_told(lethe: LetheProcess) -> str | None:
+def reported_workers(lethe: LetheProcess) -> str | None:
     """Return what readiness reports about workers; None if there is only one."""
     with lethe.http() as http:
         checks = http.get("/readyz").json()["checks"]
@@ -22,6 +22,6 @@ def workers_told(lethe: LetheProcess) -> str | None:
 
 def until_together(lethe: LetheProcess, count: int, *, of: int) -> None:
     """Wait until `count` workers compute together."""
-    while workers_told(lethe) != f"{count} of {of} compute together":
+    while reported_workers(lethe) != f"{count} of {of} compute together":
         lethe.assert_runs()
         time.sleep(0.02)

@@ -152,10 +152,10 @@ async def exact_values(lethe: Lethe) -> tuple[set[float], set[float], set[str]]:
     figures, durations = set[float](), set[float]()
     for table in ("versions", "batches", "request_audits"):
         for row in await query(lethe.settings.database_url, f"SELECT to_jsonb(t) FROM {table} t"):
-            told = row[0] if isinstance(row[0], dict) else json.loads(row[0])
-            figures |= {told[name] for name in EXACT & told.keys() if isinstance(told[name], float)}
+            record = row[0] if isinstance(row[0], dict) else json.loads(row[0])
+            figures |= {record[name] for name in EXACT & record.keys() if isinstance(record[name], float)}
             # A short number, such as 12, may also be a count.
-            durations |= {each for each in told.get("durations_ms", {}).values() if len(f"{each:g}".strip("0.")) >= 5}
+            durations |= {each for each in record.get("durations_ms", {}).values() if len(f"{each:g}".strip("0.")) >= 5}
     kept = Kept(lethe.settings.model_dir)
     salts = [row[0] for row in await query(lethe.settings.database_url, "SELECT commitment_salt FROM versions")]
     return (
@@ -187,18 +187,18 @@ async def assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_ar
     for each in accepted:
         await lethe.completed(each)
         await lethe.receipt(each)
-    told, audited = await everything(reader, accepted), await everything(lethe, accepted)
+    answers, audited = await everything(reader, accepted), await everything(lethe, accepted)
     metrics = (await reader.client.get("/metrics")).text
     figures, durations, digests = await exact_values(lethe)
     assert len(figures) >= 8
     assert len(durations) >= 4
-    assert shown_in(told, figures) == []
+    assert shown_in(answers, figures) == []
     # Metrics print all digits, and many come from clocks: compare exactly.
     assert shown_in(metrics, figures, to=1e-9) == []
-    assert shown_in(told, durations, to=1e-9) == []
+    assert shown_in(answers, durations, to=1e-9) == []
     assert "lethe_batch_step_seconds_count" not in metrics
     assert re.search(r"^lethe_repair_seconds_count\{.*\} 0\.0$", metrics, re.MULTILINE)
-    assert not [digest for digest in digests if digest in told + metrics]
+    assert not [digest for digest in digests if digest in answers + metrics]
     # The same walk finds them where they are reported.
     assert len(shown_in(audited, figures)) >= 8
     assert (await reader.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"] == []

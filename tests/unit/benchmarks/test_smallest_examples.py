@@ -26,7 +26,7 @@ from benchmarks.baselines.partition import blpa
 from benchmarks.baselines.protocol import LAMBDAS, accuracy
 from benchmarks.paper.accuracies import VARIANTS, variant_accuracy
 from benchmarks.paper.forgetting.robustness import by_degree
-from benchmarks.paper.inference.membership import Attack, Split, told
+from benchmarks.paper.inference.membership import Attack, Split, recognised
 from benchmarks.paper.setting import spec_of
 from benchmarks.paper.theory.delta import SCALINGS, delta
 from benchmarks.paper.theory.descent import Problem
@@ -192,8 +192,8 @@ def test_noise_costs_no_accuracy_where_classes_have_features_of_their_own(method
     def found(name: str, regularization: float) -> tuple[float, float, float]:
         before = build(name, OVR, 0, regularization).fit(PLAIN)
         after = before.unlearn(of(0, 1))
-        told = [accuracy(each.predict(), PLAIN, PLAIN.val_mask) for each in (before, after)]
-        return sum(told), regularization, right(after, PLAIN)
+        shares = [accuracy(each.predict(), PLAIN, PLAIN.val_mask) for each in (before, after)]
+        return sum(shares), regularization, right(after, PLAIN)
 
     for each in (method, RETRAINED):
         assert found(each, 1e-4)[-1] == found(each, 1e-6)[-1] == 1
@@ -316,7 +316,7 @@ def test_an_attack_can_say_another_thing_of_a_node_that_was_never_trained_on() -
     graph = made(np.eye(3)[[0, 1, 2, 2]] * [[1], [1], [1], [0]], [0, 1, 1, 1], ((2, 3),), training=range(3))
     split = Split(graph, of(2), Sure(torch.nn.Sequential()))
     fitted = build(LETHE, OVR, 0, 1e-2).fit(graph)
-    before, after = (told(split, OVR, each.weights) for each in (fitted, fitted.unlearn(of(2))))
+    before, after = (recognised(split, OVR, each.weights) for each in (fitted, fitted.unlearn(of(2))))
     assert (before["kept"], after["kept"]) == (1, 1)
     assert (before["others"], after["others"]) == (0, 1)
 

@@ -58,23 +58,23 @@ def test_the_curves_with_diffusion_are_planned_once_on_the_small_graphs() -> Non
 
 @pytest.mark.needs("git")
 def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
-    chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
-    reproduce(chosen[:1], tmp_path, told.append, limit_s=0.0)
+    chosen, lines = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
+    reproduce(chosen[:1], tmp_path, lines.append, limit_s=0.0)
     (late,) = read(tmp_path)
     assert (late["outcome"], late["cases"]) == (OUT_OF_TIME, {})
     assert {"commit", "versions", "device", "date", "load"} <= set(late)
-    assert OUT_OF_TIME in told[1]
+    assert OUT_OF_TIME in lines[1]
 
     missing = Unit("injection", TINY, "no such method", 0)
-    assert reproduce([missing, *chosen], tmp_path, told.append) == [missing]
-    assert "no such method" in told[3]
+    assert reproduce([missing, *chosen], tmp_path, lines.append) == [missing]
+    assert "no such method" in lines[3]
     again, found = read(tmp_path)
     assert again == late
     assert (found["outcome"], found["method"], found["seed"]) == (MEASURED, "retraining", 1)
     assert set(found["cases"]) == {"0.05", "0.1"}
     assert np.isfinite(found["cases"]["0.1"]["accuracy_after"])
     assert found["graph"]["nodes"] == 60
-    assert told[2] == "3 units, 1 of them there."
+    assert lines[2] == "3 units, 1 of them there."
     assert not list(tmp_path.rglob("*.partial"))
 
 

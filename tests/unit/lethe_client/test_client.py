@@ -358,7 +358,7 @@ def test_a_search_goes_on_until_there_is_no_cursor() -> None:
     assert all(request.url.path == "/deletions/search" and not request.url.query for request in server.asked)
 
 
-def test_an_export_comes_in_parts_and_a_refusal_is_told() -> None:
+def test_an_export_comes_in_parts_and_a_refusal_is_raised() -> None:
     server = Server(*(httpx2.Response(200, content=b"a\nb\n") for _ in range(2)), problem(403))
     with server.client() as client:
         assert b"".join(client.audit_export("csv", status="failed")) == b"a\nb\n"

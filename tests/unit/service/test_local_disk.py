@@ -63,7 +63,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
         require_local(tmp_path / "home", "LETHE_HOME")
 
 
-def test_where_mounts_are_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_mounts_cannot_be_listed_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "disk_partitions", Mock(side_effect=FileNotFoundError))
     require_local(Path("/srv/nfs"), "LETHE_HOME")
 

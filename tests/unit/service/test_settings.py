@@ -71,7 +71,7 @@ def test_a_bad_value_is_named_with_what_was_wrong(
     assert said in caught.value.detail
 
 
-def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_bad_values_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LETHE_PORT", "x")
     monkeypatch.setenv("LETHE_MAX_WAIT_MS", "1.5")
 

@@ -162,15 +162,15 @@
     plot.replaceChildren();
     const legend = document.querySelector(`[data-legend="${name}"]`);
     const last = shown[0].length - 1;
-    const tell = (at) => writeLegend(legend, chart, shown, at ?? newest(shown, last), chart.at);
+    const showLegend = (at) => writeLegend(legend, chart, shown, at ?? newest(shown, last), chart.at);
     const instance = new uPlot({
       width: Math.max(200, plot.clientWidth), height: HEIGHT, padding: [12, 26, 0, 0],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       legend: { show: false }, cursor: { y: false, drag: { x: false, y: false }, points: { size: 8 } },
       scales: { x: chart.x ?? { range: timeRange }, y: chart.y }, axes: chart.axes, series: [{}, ...chart.series],
-      hooks: { setCursor: [(u) => tell(u.cursor.idx)], drawClear: chart.slopes ? [slopes] : [] },
+      hooks: { setCursor: [(u) => showLegend(u.cursor.idx)], drawClear: chart.slopes ? [slopes] : [] },
     }, chart.columns, plot);
-    tell(null);
+    showLegend(null);
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `Chart. Newest: ${legend.textContent.trim()}. The same as a table follows.`);
     plots.push({ instance, plot });

@@ -62,10 +62,10 @@ async function denies(report, { size, root }, against) {
   const body = new URLSearchParams({
     form_token: page.dataset.token, size, root: toHex(root), against_size: against.size, against_root: toHex(against.root),
   });
-  const told = await fetch(page.dataset.checks, { method: "POST", body });
-  const denied = told.status === 409;
+  const answer = await fetch(page.dataset.checks, { method: "POST", body });
+  const denied = answer.status === 409;
   if (denied) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);
-  else if (!told.ok || told.redirected) report.line("warn", `Your check was not recorded: the server answered ${told.status}.`);
+  else if (!answer.ok || answer.redirected) report.line("warn", `Your check was not recorded: the server answered ${answer.status}.`);
   return denied;
 }
 

@@ -143,8 +143,8 @@ function differences(summary, leaves, since) {
   const more = ["figures", "since", ...(figures.publication_mu == null ? [] : ["noise_in_words"])];
   wrong.push(...unknown(summary, [...Object.keys(said), ...more]));
   for (const [name, value] of Object.entries(summary.figures)) if (value === null || canonical(value) !== canonical(figures[name] ?? null)) wrong.push(name);
-  const told = summary.since.map((event) => event.time), happened = since.map((leaf) => leaf.time);
-  if (canonical(told) !== canonical(happened)) wrong.push("since");
+  const listed = summary.since.map((event) => event.time), happened = since.map((leaf) => leaf.time);
+  if (canonical(listed) !== canonical(happened)) wrong.push("since");
   return wrong;
 }
 

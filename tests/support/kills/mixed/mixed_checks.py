@@ -99,11 +99,11 @@ class Ending:
                     assert (state.repair, state.guarantee) == ("converged", "retrained"), state
 
     async def _check_database(self, url: str) -> None:
-        told = await events(url)
+        recorded = await events(url)
         for client in self._clients:
             for sent in client.sent:
                 status = self._states[sent.id].status
-                found = sorted(told.get(sent.id, []))
+                found = sorted(recorded.get(sent.id, []))
                 if found.count("repaired") == 1 and status == "completed":
                     found.remove("repaired")
                 assert found in _EVENTS[status], (status, found)

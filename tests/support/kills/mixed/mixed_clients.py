@@ -132,7 +132,7 @@ class Client(threading.Thread):
         return sent
 
     def _cancel(self, sent: Sent) -> None:
-        """Cancel a request, unless it is too late; its state tells afterwards."""
+        """Cancel a request, unless it is too late; its state shows which."""
         try:
             self._through.call(self._key, lambda client: client.cancel(sent.id, sent.asked.resource))  # type: ignore[arg-type]
         except ProblemError as error:

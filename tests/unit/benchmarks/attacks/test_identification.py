@@ -13,7 +13,7 @@ from benchmarks.attacks.ranking import place
 from benchmarks.baselines.protocol import Nodes
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
-from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, leaked, probability, told
+from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, leaked, predictions, probability
 
 pytestmark = pytest.mark.ci
 
@@ -44,7 +44,7 @@ def test_the_filter_is_the_cosine_to_what_each_deletion_would_do(loss: LossKind,
         for label in range(3):
             slopes = probability(known.H[[node]] @ W, spec)[0] - np.eye(3)[label]
             dW = (solve @ np.outer(known.H[node], slopes).ravel()).reshape(W.shape) / known.training
-            effect = (told(rows @ (W + 1e-3 * dW), spec) - told(rows @ (W - 1e-3 * dW), spec)) / 2e-3
+            effect = (predictions(rows @ (W + 1e-3 * dW), spec) - predictions(rows @ (W - 1e-3 * dW), spec)) / 2e-3
             length = known.lengths[index, label]
             assert length == pytest.approx(np.linalg.norm(effect), rel=0.5)
             every.append((effect * changes).sum() / length if length else 0.0)

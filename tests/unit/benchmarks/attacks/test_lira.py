@@ -28,13 +28,13 @@ SMALL = "synthetic:n=120,d=150,classes=2,seed=1"
 
 def test_scores_are_the_ratio_of_two_normal_densities_of_each_target() -> None:
     random = np.random.default_rng(0)
-    told, unlearned = random.normal(size=(12, 5)), np.arange(60).reshape(12, 5) % 3 == 0
+    answers, unlearned = random.normal(size=(12, 5)), np.arange(60).reshape(12, 5) % 3 == 0
     other = random.normal(size=(3, 5))
-    found = Attackers.learned(told, unlearned).scores(other)
+    found = Attackers.learned(answers, unlearned).scores(other)
     for target in range(5):
         densities = [
             stats.norm(rows.mean(), rows.std(ddof=1)).logpdf(other[:, target])
-            for rows in (told[unlearned[:, target], target], told[~unlearned[:, target], target])
+            for rows in (answers[unlearned[:, target], target], answers[~unlearned[:, target], target])
         ]
         np.testing.assert_allclose(found[:, target], densities[0] - densities[1], rtol=1e-12)
 
@@ -58,8 +58,8 @@ def brute_force(scores: Array, unlearned: np.ndarray, weights: Array) -> list[fl
     area = float((pairs > 0).mean() + (pairs == 0).mean() / 2)
     balanced = float(((positive > 0).mean() + (negative <= 0).mean()) / 2)
     thresholds = np.append(np.unique(scores), np.inf)
-    told = [((positive >= each).mean(), (negative >= each).mean()) for each in thresholds]
-    return [area, balanced, *(max(true for true, false in told if false <= level) for level in (0.001, 0.01))]
+    rates = [((positive >= each).mean(), (negative >= each).mean()) for each in thresholds]
+    return [area, balanced, *(max(true for true, false in rates if false <= level) for level in (0.001, 0.01))]
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,18 @@ def shadows(loss: LossKind) -> tuple[ModelSpec, Shadows]:
     return spec, shadows_of(load_dataset(SMALL, data_dirs=(), seed=0), spec, 0, 16, 0.4)
 
 
-def area(told: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
-    unlearned = told.unlearned(lambda number: baseline)
-    compared = np.where(told.members, unlearned, told.retrained)
-    return attack(compared, told.members)["auc"], attack(unlearned, told.members)["auc"]
+def area(shadowed: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
+    unlearned = shadowed.unlearned(lambda number: baseline)
+    compared = np.where(shadowed.members, unlearned, shadowed.retrained)
+    return attack(compared, shadowed.members)["auc"], attack(unlearned, shadowed.members)["auc"]
 
 
 @pytest.mark.parametrize("loss", [LossKind.OVR, LossKind.SOFTMAX])
 def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_repair(
     loss: LossKind,
 ) -> None:
-    spec, told = shadows(loss)
-    leaks, honest = area(told, KeepsAColumn(spec)), area(told, Lethe(spec, repair=True))
+    spec, shadowed = shadows(loss)
+    leaks, honest = area(shadowed, KeepsAColumn(spec)), area(shadowed, Lethe(spec, repair=True))
     for leak, none in zip(leaks, honest, strict=True):
         assert none.low <= 0.5 <= none.high
         assert leak.low > 0.5

@@ -14,7 +14,7 @@ from benchmarks.attacks.reconstruction import (
     deleted_row,
 )
 from projector.network.spec import LossKind
-from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, told
+from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, predictions
 
 pytestmark = pytest.mark.ci
 
@@ -67,9 +67,9 @@ def test_regression_gives_the_change_of_the_weights_from_exact_answers(loss: Los
     spec = SPECS[loss]
     _, known = attacked(spec)
     dW = np.random.default_rng(3).normal(size=known.W.shape) * 1e-6
-    before, after = (told(known.H @ W, spec) for W in (known.W, known.W + dW))
+    before, after = (predictions(known.H @ W, spec) for W in (known.W, known.W + dW))
     # A deleted node's neighbour, with another row.
-    after[known.asked[0]] = told(np.ones((1, 3)) * np.arange(3), spec)[0]
+    after[known.asked[0]] = predictions(np.ones((1, 3)) * np.arange(3), spec)[0]
     found = change_of_weights(recorded(before), recorded(after), known)
     shared = 0.0 if loss is LossKind.OVR else dW.mean(axis=1, keepdims=True)
     np.testing.assert_allclose(found, dW - shared, atol=1e-9 if loss is LossKind.OVR else 1e-12)

@@ -160,7 +160,7 @@ def test_a_pseudo_inverse_that_fails_acceptance_is_recomputed_from_the_surviving
     assert_exact(down.gram, np.delete(rows, 3, axis=0))
 
 
-def test_the_trace_tells_a_wrong_rank() -> None:
+def test_the_trace_detects_a_wrong_rank() -> None:
     gram = factorise(FeatureMatrix(np.eye(5)), np.ones(5, dtype=np.bool_))
     assert rank_residual(gram) < 1e-12
     assert rank_residual(Gram(gram.M, gram.M_pinv, 4, gram.sigma_ref_squared, 1.0)) == pytest.approx(1.0)

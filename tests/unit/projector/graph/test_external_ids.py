@@ -98,12 +98,12 @@ def test_a_copy_without_some_leaves_the_others_and_what_it_is_a_copy_of(names: l
 
 
 @pytest.mark.usefixtures("two_hashes")
-def test_the_repeated_are_told_from_those_of_the_same_hash() -> None:
+def test_the_repeated_are_distinguished_from_those_of_the_same_hash() -> None:
     names = ["a", "c", "b", "a", "d", "b", "e", "b"]
     assert sorted(NodeIds.of(names).repeated()) == ["a", "b"]
 
 
-def test_bytes_that_are_no_text_are_told_also_where_the_next_id_would_complete_them() -> None:
+def test_bytes_that_are_no_text_are_detected_also_where_the_next_id_would_complete_them() -> None:
     halves = ("a" * (SLOT_BYTES - 1)).encode() + "é".encode() + b"b"
     raw = np.frombuffer(halves.ljust(2 * SLOT_BYTES, b"\0"), dtype=np.uint8).reshape(2, SLOT_BYTES)
     assert not NodeIds(raw, np.ones(2, dtype=np.uint32), np.array([16, 2], dtype=np.uint32)).are_text()

@@ -86,12 +86,12 @@ def test_one_with_another_model_is_named_and_left_out() -> None:
     meeting = Meeting("127.0.0.1", 0, TIMEOUT_S)
     other, same = met(meeting), met(meeting)
     meeting.begin("the task")
-    with beside(lambda: same.take_part("same")) as place, beside(lambda: other.take_part("other")) as told:
+    with beside(lambda: same.take_part("same")) as place, beside(lambda: other.take_part("other")) as refused:
         until_ready(meeting, 2)
         assert meeting.settle("same", 2) == [2]
     assert place == [1]
-    assert isinstance(told[0], WorkersDiffer)
-    assert "worker at 127.0.0.1 has loaded another model" in str(told[0])
+    assert isinstance(refused[0], WorkersDiffer)
+    assert "worker at 127.0.0.1 has loaded another model" in str(refused[0])
 
 
 def test_one_that_dies_before_the_group_is_formed_is_missed_within_the_time_given() -> None:

@@ -192,7 +192,7 @@ def all_zero() -> Graph:
 
 @pytest.mark.parametrize("solver", list(SolverKind))
 @pytest.mark.parametrize("make", [all_equal_and_balanced, all_zero])
-def test_nodes_that_nothing_tells_apart_get_zero_weights(make: Callable[[], Graph], solver: SolverKind) -> None:
+def test_nodes_that_nothing_distinguishes_get_zero_weights(make: Callable[[], Graph], solver: SolverKind) -> None:
     trained = train(ModelSpec(solver=solver, epochs=3), make())
     assert trained.weights.abs().max() <= 1e-15
     assert trained.relative_gradient == 0.0 or solver is SolverKind.SGD

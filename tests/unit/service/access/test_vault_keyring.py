@@ -69,7 +69,7 @@ def test_openers_that_collide_on_a_new_folder_end_with_the_same_keys(folder: Pat
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_tombstone_tells_model_kind_and_id_apart(folder: Path) -> None:
+def test_a_tombstone_distinguishes_model_kind_and_id(folder: Path) -> None:
     keyring = Keyring.open(folder)
     hashes = {
         keyring.tombstone_hash(model, kind, subject)[1]

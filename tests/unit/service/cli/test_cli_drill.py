@@ -52,7 +52,7 @@ def test_a_drill_is_waited_for_and_its_figures_are_shown(lethe: CommandLine, stu
 
 
 @pytest.mark.parametrize(
-    ("ended", "told"),
+    ("ended", "message"),
     [
         (
             drill("completed", passed=False, channel_norm_before=4.0, channel_norm_after=1.0, finding="1 is left."),
@@ -63,13 +63,13 @@ def test_a_drill_is_waited_for_and_its_figures_are_shown(lethe: CommandLine, stu
     ],
 )
 def test_what_did_not_pass_exits_with_1_and_says_why(
-    lethe: CommandLine, stub: LetheStub, ended: dict[str, Any], told: str
+    lethe: CommandLine, stub: LetheStub, ended: dict[str, Any], message: str
 ) -> None:
     accepted(stub)
     stub.answers[LISTED] = listed(ended)
     ran = lethe("drill")
     assert ran.status == 1
-    assert told in ran.stderr
+    assert message in ran.stderr
     assert "audit show r1" in ran.stderr
 
 

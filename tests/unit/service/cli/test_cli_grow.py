@@ -60,7 +60,7 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('{"id": "anna"}', "has no features"),
         ('{"id": 7, "features": {}}', "Line 1 does not fit"),
@@ -77,13 +77,13 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
     ],
 )
 def test_a_line_that_does_not_fit_is_named(
-    lethe: CommandLine, stub: LetheStub, tmp_path: Path, line: str, told: str
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path, line: str, message: str
 ) -> None:
     file = tmp_path / "new.jsonl"
     file.write_text(line)
     ran = lethe("add", "--file", file)
     assert (ran.status, stub.asked) == (2, [])
-    assert told in " ".join(ran.stderr.split())
+    assert message in " ".join(ran.stderr.split())
 
 
 def test_a_correction_sends_what_is_replaced_and_nothing_else(
@@ -223,7 +223,7 @@ def test_a_table_corrects_the_columns_that_are_named_and_a_table_names_who_leave
 
 
 @pytest.mark.parametrize(
-    ("table", "options", "told"),
+    ("table", "options", "message"),
     [
         ("id,age\n,1\n", [], "ids are missing"),
         ("user,age\n7,1\n", [], "no column 'id'"),
@@ -234,10 +234,10 @@ def test_a_table_corrects_the_columns_that_are_named_and_a_table_names_who_leave
     ],
 )
 def test_a_table_that_cannot_be_sent_is_refused(
-    lethe: CommandLine, stub: LetheStub, tmp_path: Path, table: str, options: list[str], told: str
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path, table: str, options: list[str], message: str
 ) -> None:
     (tmp_path / "new.csv").write_text(table)
     ran = lethe("add", *options, "--file", tmp_path / "new.csv")
     assert ran.status != 0
-    assert told in " ".join(ran.stderr.replace("│", " ").split())
+    assert message in " ".join(ran.stderr.replace("│", " ").split())
     assert bodies(stub) == []

@@ -80,10 +80,10 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     store.erase(Erasure(nodes=np.array([DELETED])), fencing=1)
 
     for file in ("rows.npy", "people.npz"):
-        status, found, told = searched(lethe, file)
+        status, found, notes = searched(lethe, file)
         assert (status, found.split(" ")[0]) == (0, "0"), found
-        assert "Not traces: 1 row of features, equal to those of live nodes" in told
-        assert f"rows of the file and of the model: 0 and {TWIN}" in told
+        assert "Not traces: 1 row of features, equal to those of live nodes" in notes
+        assert f"rows of the file and of the model: 0 and {TWIN}" in notes
     # The owner of the rows is unknown: it may be the node itself that remains.
     status, found, _ = searched(lethe, "rows.npy", ids=False)
     assert status == 1
@@ -109,9 +109,9 @@ def test_features_with_which_a_node_joined_are_no_trace_of_a_deleted_one_but_wha
     store.erase(Erasure(nodes=np.array([DELETED])), fencing=1, keep=VersionRef(1, 1))
     store.grow(VersionRef(1, 1), fencing=1)
 
-    status, found, told = searched(lethe, "rows.npy")
+    status, found, notes = searched(lethe, "rows.npy")
     assert (status, found.split(" ")[0]) == (0, "0"), found
-    assert f"rows of the file and of the model: 0 and {NODES}" in told
+    assert f"rows of the file and of the model: 0 and {NODES}" in notes
     (tmp_path / "ids.txt").write_text("newcomer\n")
     status, found, _ = searched(lethe, "rows.npy")
     assert status == 1

@@ -88,7 +88,7 @@ def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
     assert str(key.id) in lethe("keys", "list").stdout
 
 
-def test_a_key_expires_in_a_year_unless_told_otherwise_and_is_rotated_under_its_name(
+def test_a_key_expires_in_a_year_by_default_and_is_rotated_under_its_name(
     lethe: CommandLine, home: Path, empty_database_url: str
 ) -> None:
     def listed() -> dict[str, dict[str, Any]]:

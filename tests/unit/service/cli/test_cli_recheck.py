@@ -11,7 +11,7 @@ POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
 
 
 @pytest.mark.parametrize(
-    ("recorded", "written", "measured", "told"),
+    ("recorded", "written", "measured", "expected"),
     [
         (7, 7, 7, (7, True)),
         (8, 7, 7, (8, False)),
@@ -23,9 +23,9 @@ POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
     ],
 )
 def test_a_rank_is_compared_with_the_log_and_with_the_version(
-    recorded: int | None, written: int, measured: int, told: tuple[int | None, bool | None]
+    recorded: int | None, written: int, measured: int, expected: tuple[int | None, bool | None]
 ) -> None:
     now = Measured("b" * 64, measured, written, live_nodes=9, span_residual=None, distance_bound_relative=None)
     figures = ServedFigures((4, None), recorded, None, None)
     [rank] = [line for line in compared(POINTER, figures, now) if line.name == "rank"]
-    assert (rank.recorded, rank.is_same) == told
+    assert (rank.recorded, rank.is_same) == expected

@@ -319,11 +319,11 @@ SUMMARY = {
 }
 
 
-def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandLine, stub: LetheStub) -> None:
+def test_the_summary_is_printed_and_fails_when_a_request_is_overdue(lethe: CommandLine, stub: LetheStub) -> None:
     stub.answers["GET", "/audit/summary?since=2026-10-01"] = 200, SUMMARY
     ran = lethe("audit", "summary", "--since", "2026-10-01")
     assert ran.status == 0
-    for told in (
+    for text in (
         "2026-10",
         "91.7%",
         "cora",
@@ -334,7 +334,7 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
         "2,588",
         "Everything published has noise.",
     ):
-        assert told in ran.stdout
+        assert text in ran.stdout
     assert re.search(r"^Refused +23\s*$", ran.stdout, re.MULTILINE)
     for wrong in ("open_past_deadline", "open_failed"):
         stub.answers["GET", "/audit/summary"] = 200, SUMMARY | {wrong: 2}

@@ -81,10 +81,10 @@ def test_all_hosts_at_once_are_no_place_to_meet_workers(lethe: CommandLine) -> N
 def test_torchrun_says_which_of_the_workers_this_is(rank: str, role: str) -> None:
     environment = {"TORCHELASTIC_RUN_ID": "none", "RANK": rank, "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1"}
     flags = {"workers": None, "workers_address": None, "device": "cpu"}
-    told = {"workers": "3", "workers_address": "10.0.0.1", "device": "cpu"}
-    assert as_torchrun_says(None, flags, environment) == (role, told)
+    settings = {"workers": "3", "workers_address": "10.0.0.1", "device": "cpu"}
+    assert as_torchrun_says(None, flags, environment) == (role, settings)
     assert as_torchrun_says(None, flags | {"workers_address": "10.0.0.2"}, environment)[1] == (
-        told | {"workers_address": "10.0.0.2"}
+        settings | {"workers_address": "10.0.0.2"}
     )
     assert as_torchrun_says(None, flags, {"RANK": rank}) == (None, flags)
 
@@ -134,7 +134,7 @@ def test_help_does_not_load_the_numerics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "message"),
     [
         ("https://192.88.99.1/lethe", "192.88.99.1 is not a public address"),
         ("https://[3fff::1]/lethe", "3fff::1 is not a public address"),
@@ -143,11 +143,11 @@ def test_help_does_not_load_the_numerics() -> None:
     ],
 )
 def test_an_address_that_nothing_is_sent_to_is_refused_when_it_is_added(
-    lethe: CommandLine, address: str, told: str
+    lethe: CommandLine, address: str, message: str
 ) -> None:
     ran = lethe("webhooks", "add", address)
     assert ran.status == 2
-    assert told in ran.stderr
+    assert message in ran.stderr
 
 
 def test_a_name_of_a_key_is_shown_as_it_is(lethe: CommandLine) -> None:

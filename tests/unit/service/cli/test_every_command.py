@@ -104,7 +104,7 @@ def test_a_wrong_option_is_a_wrong_call_of_every_command(lethe: CommandLine, nam
 
 
 @pytest.mark.parametrize("name", TALKING)
-def test_what_does_not_exist_is_told_from_what_is_refused(
+def test_what_does_not_exist_is_distinguished_from_what_is_refused(
     lethe: CommandLine, stub: LetheStub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -249,7 +249,7 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
     assert not (tmp_path / "m").exists()
 
 
-def test_the_version_is_told(lethe: CommandLine) -> None:
+def test_the_version_is_printed(lethe: CommandLine) -> None:
     assert lethe("--version").stdout == f"lethe {VERSION}\n"
 
 

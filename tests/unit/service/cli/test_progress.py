@@ -32,33 +32,33 @@ def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, told = list[str](), Event()
+    lines, noted = list[str](), Event()
 
     def note(text: str) -> None:
         lines.append(text)
-        told.set()
+        noted.set()
 
     monkeypatch.setattr(console, "note", note)
     monkeypatch.setattr(console, "_LINES_S", 0.001)
     with console.show_progress("Copying") as work:
         work.relay("Reading the model: 50 % done, about 2 min left")
-        assert told.wait(20)
+        assert noted.wait(20)
     assert set(lines) == {"Reading the model: 50 % done, about 2 min left"}
 
 
 def test_training_says_how_far_it_is_by_epochs_and_by_digits() -> None:
     now = 0.0
     work = Work(lambda: now)
-    told = TrainingSteps(work, ModelSpec(tolerance=1e-8))
-    told(MlpProgress(epoch=1, epochs=4, loss=0.5))
-    told(MlpProgress(epoch=3, epochs=4, loss=0.4))
+    steps = TrainingSteps(work, ModelSpec(tolerance=1e-8))
+    steps(MlpProgress(epoch=1, epochs=4, loss=0.5))
+    steps(MlpProgress(epoch=3, epochs=4, loss=0.4))
     now = 30.0
     assert work.status == "Training the MLP: 75 % done, about 10 s left"
-    told(TrainingProgress(1, None, objective=0.3, relative_gradient=1e-2))
-    told(TrainingProgress(2, None, objective=0.3, relative_gradient=1e-4))
+    steps(TrainingProgress(1, None, objective=0.3, relative_gradient=1e-2))
+    steps(TrainingProgress(2, None, objective=0.3, relative_gradient=1e-4))
     now = 90.0
     assert work.status == "Training: 50 % done, about 60 s left"
-    told(TrainingProgress(3, None, objective=0.3, relative_gradient=1e-9))
+    steps(TrainingProgress(3, None, objective=0.3, relative_gradient=1e-9))
     assert work.what == "Computing coefficients"
 
 

@@ -64,7 +64,7 @@ def test_an_id_that_is_no_ascii_is_found_in_json_and_in_a_url(tmp_path: Path) ->
         assert list(search.file(tmp_path / "file"))
 
 
-def test_ids_too_short_to_be_told_from_chance_are_counted() -> None:
+def test_ids_too_short_to_distinguish_from_chance_are_counted() -> None:
     made = patterns_of_ids(["12", ID, "1234567"])
     assert made.indistinct == 2
     assert all("line 2" in one.what or "UTF-16" in one.what or "URL" in one.what for one in made.patterns)

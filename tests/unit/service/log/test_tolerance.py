@@ -17,7 +17,7 @@ def test_a_bound_within_the_tolerance_stated_is_right(bound: float, tolerance: f
 
 
 @pytest.mark.parametrize(
-    ("bound", "tolerance", "told"),
+    ("bound", "tolerance", "message"),
     [
         (2e-8, 1e-8, "its bound 2e-08 is above the tolerance 1e-08"),
         (1e-9, None, "states no bound on the distance, or no tolerance"),
@@ -29,9 +29,9 @@ def test_a_bound_within_the_tolerance_stated_is_right(bound: float, tolerance: f
     ],
 )
 def test_weights_that_are_called_retrained_without_being_it_are_found(
-    bound: float | None, tolerance: float | None, told: str
+    bound: float | None, tolerance: float | None, message: str
 ) -> None:
-    assert told in (overstated(details(bound, tolerance)) or "")
+    assert message in (overstated(details(bound, tolerance)) or "")
 
 
 @pytest.mark.parametrize("repair", ["none", "pending", "not_converged"])

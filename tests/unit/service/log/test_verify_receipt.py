@@ -52,8 +52,8 @@ def leaf(index: int, kind: str, **details: Any) -> dict[str, Any]:
 def imported(index: int, model: str = "cora") -> dict[str, Any]:
     """Return the leaf of an import, which has no request."""
     details = {"model": model, "model_version_before": 4, "model_version_after": 5, "excluded_nodes": 2}
-    told = {"request_id": None, "request": None, "subjects": None, "reference": None, "type": "imported"}
-    return leaf(index, "imported") | told | {"details": details}
+    members = {"request_id": None, "request": None, "subjects": None, "reference": None, "type": "imported"}
+    return leaf(index, "imported") | members | {"details": details}
 
 
 LEAVES = [leaf(2, "applied", rank_after=9, span_residual=None), leaf(5, "completed", span_residual=3e-15)]
@@ -78,8 +78,8 @@ def test_weights_are_judged_by_the_tolerance_that_their_leaf_states(bound: float
     figures = {"repair": "converged", "distance_bound_after_relative": bound, "repair_tolerance": 1e-6}
     document = receipt_over(leaves=[leaf(2, "applied", **figures), LEAVES[1]])
     report = verify_receipt(document, [SIGNER.public])
-    told = "leaf 2: it claims retraining, but its bound 2e-06 is above the tolerance 1e-06"
-    assert [str(finding) for finding in report.findings] == ([] if is_good else [told])
+    message = "leaf 2: it claims retraining, but its bound 2e-06 is above the tolerance 1e-06"
+    assert [str(finding) for finding in report.findings] == ([] if is_good else [message])
     assert document["summary"]["figures"]["repair_tolerance"] == 1e-6
 
 
@@ -96,7 +96,7 @@ def test_a_receipt_holds_as_it_was_given(document: dict[str, Any]) -> None:
     assert document["summary"]["status"] == "completed"
 
 
-def test_it_tells_what_befell_the_model_since(document: dict[str, Any]) -> None:
+def test_it_shows_what_befell_the_model_since(document: dict[str, Any]) -> None:
     assert document["summary"]["since"] == []
     since = receipt_over(imported(4), imported(6))
     report = verify_receipt(since, [SIGNER.public])

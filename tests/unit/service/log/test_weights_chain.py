@@ -40,8 +40,8 @@ def imported(after: int, weights: str | None = None) -> list[Leaf]:
 
 def recovered(version: int, *, before: str = "of another history") -> list[Leaf]:
     details = {"model": "m", "weights_sha256_before": digest(before), "store_before": "3-1", "database_before": None}
-    told = {"model_version_after": version, "weights_sha256_after": digest(str(version))}
-    return [{"type": "recovered", "details": details | told}]
+    after = {"model_version_after": version, "weights_sha256_after": digest(str(version))}
+    return [{"type": "recovered", "details": details | after}]
 
 
 def breaks(*parts: list[Leaf]) -> list[tuple[int, str]]:
@@ -136,7 +136,7 @@ def test_what_no_honest_log_holds_is_found_and_its_leaf_named(log: list[list[Lea
     assert what in found[0][1]
 
 
-def test_a_contradiction_is_told_once_and_what_follows_is_still_looked_at() -> None:
+def test_a_contradiction_is_reported_once_and_what_follows_is_still_checked() -> None:
     found = breaks(batch(1), batch(2, before="x"), batch(2, before="x"), batch(3, before="y"))
     assert [(index, what[:22]) for index, what in found] == [
         (2, "it gives version 1 of "),

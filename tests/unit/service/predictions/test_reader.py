@@ -191,21 +191,21 @@ def deletable(reader: Reader) -> tuple[Found | None, Canaries | None]:
     return reader.look_up(IDS, [("a", "b"), ("a", "d")]), reader.canaries()
 
 
-def test_what_can_be_deleted_is_told_by_the_version_read_last_where_none_can_be_read(
+def test_what_can_be_deleted_is_answered_from_the_version_read_last_where_none_can_be_read(
     publisher: Publisher, reader: Reader
 ) -> None:
-    told = deletable(reader)
-    assert told[0] == Found(frozenset(IDS), frozenset("b"), (True, False))
+    answers = deletable(reader)
+    assert answers[0] == Found(frozenset(IDS), frozenset("b"), (True, False))
     write(publisher, snapshot(2, 3))
     publisher.withhold(ref(2), 2)
     publisher.erase(ref(2), np.array([3]), NO_EDGES)
     publisher.remove_older(ref(2))
-    assert deletable(reader) == (Found(frozenset(IDS[:3]), frozenset("b"), (True, False)), told[1])
+    assert deletable(reader) == (Found(frozenset(IDS[:3]), frozenset("b"), (True, False)), answers[1])
     with pytest.raises(Unavailable):
         predicted(reader, "a")
 
 
-def test_what_can_be_deleted_is_not_told_by_a_model_that_was_replaced_and_overwritten(
+def test_what_can_be_deleted_is_not_answered_from_a_model_that_was_replaced_and_overwritten(
     publisher: Publisher, reader: Reader
 ) -> None:
     deletable(reader)

@@ -71,30 +71,30 @@ async def test_an_answer_is_given_again_for_half_a_second_or_until_the_unlearner
 
     readiness = Readiness([("unlearner", look)], timeout_s=10.0, state=lambda: condition, clock=lambda: now)
 
-    async def told() -> str:
+    async def detail() -> str:
         (check,) = await readiness()
         return check.detail
 
-    assert [await told(), await told()] == ["loading the model"] * 2
+    assert [await detail(), await detail()] == ["loading the model"] * 2
     assert looks == [Phase.LOADING]
     condition = Condition(Phase.SERVING)
-    assert [await told(), await told()] == ["serving"] * 2
+    assert [await detail(), await detail()] == ["serving"] * 2
     assert looks == [Phase.LOADING, Phase.SERVING]
     now = 0.6
-    assert await told() == "serving"
+    assert await detail() == "serving"
     assert len(looks) == 3
 
 
-async def test_what_was_found_is_told_again_and_again_until_it_is_to_stop() -> None:
+async def test_what_was_found_is_reported_again_and_again_until_it_is_to_stop() -> None:
     async def works() -> str:
         return "cpu"
 
-    stop, told = asyncio.Event(), list[tuple[Check, ...]]()
+    stop, reported = asyncio.Event(), list[tuple[Check, ...]]()
 
-    def tell(checks: tuple[Check, ...]) -> None:
-        told.append(checks)
+    def report(checks: tuple[Check, ...]) -> None:
+        reported.append(checks)
         stop.set()
 
     readiness = Readiness([("device", works)], timeout_s=10.0, state=lambda: None)
-    await keep_looking(readiness, tell, stop)
-    assert told == [(Check("device", True, "cpu"),)]
+    await keep_looking(readiness, report, stop)
+    assert reported == [(Check("device", True, "cpu"),)]

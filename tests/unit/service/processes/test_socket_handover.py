@@ -180,7 +180,7 @@ def test_a_publication_of_another_format_is_refused_before_anything_has_changed(
     assert not taken.is_set()
 
 
-def test_a_process_told_to_drain_before_it_serves_accepts_nothing() -> None:
+def test_a_process_drained_before_it_serves_accepts_nothing() -> None:
     server = Server()
     server.drain()
     with socket.create_server(("127.0.0.1", 0)) as bound:

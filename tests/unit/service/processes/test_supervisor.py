@@ -118,10 +118,10 @@ def test_all_are_stopped_in_order_and_only_by_the_supervisor(
     supervised.until("all are ready")
     # Like Ctrl-C: the terminal's whole process group.
     os.killpg(supervised.process.pid, number)
-    status, told = supervised.end()
+    status, lines = supervised.end()
     assert status == 0
-    assert sorted(told[:2]) == ["api-0 got SIGTERM", "api-1 got SIGTERM"]
-    assert told[2:] == ["unlearner got SIGTERM"]
+    assert sorted(lines[:2]) == ["api-0 got SIGTERM", "api-1 got SIGTERM"]
+    assert lines[2:] == ["unlearner got SIGTERM"]
 
 
 @pytest.mark.parametrize("name", ["api-1", "unlearner"])
@@ -138,7 +138,7 @@ def test_what_dies_is_started_again_and_the_others_go_on(supervise: Callable[...
     assert f"{name} was ended by SIGKILL; starting it again" in supervised.log()
 
 
-def test_a_full_disk_ends_nothing_and_the_ids_are_told_when_there_is_room(
+def test_a_full_disk_ends_nothing_and_the_ids_are_written_when_there_is_room(
     supervise: Callable[..., Supervised], tmp_path: Path
 ) -> None:
     supervised = supervise(*SERVING)
@@ -157,10 +157,10 @@ def test_a_full_disk_ends_nothing_and_the_ids_are_told_when_there_is_room(
 
 def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Supervised]) -> None:
     supervised = supervise((PATIENCE_S, {"api-0": "wait"}), (PATIENCE_S, {"unlearner": "refuse"}))
-    status, told = supervised.end()
+    status, lines = supervised.end()
     assert status == 2
     # A child that had not started yet reports nothing.
-    events = [line for line in told if "started" not in line and not line.startswith("pids")]
+    events = [line for line in lines if "started" not in line and not line.startswith("pids")]
     assert events in (["api-0 got SIGTERM"], [])
 
 
@@ -188,7 +188,7 @@ def test_what_fails_by_what_may_pass_before_it_was_ready_is_started_again_and_th
         (ConfigurationError("A port is taken.", "Choose another."), 2),
     ],
 )
-def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
+def test_the_status_of_a_child_shows_whether_the_next_start_may_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, status: int
 ) -> None:
     def answer(*_: object) -> None:
@@ -197,14 +197,14 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     ours, theirs = socket.socketpair()
     bound = socket.create_server(("127.0.0.1", 0))
     settings = Settings(home=tmp_path).as_handover()
-    told = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
+    message = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
     monkeypatch.setattr("service.processes.api_process.run", answer)
     monkeypatch.setattr("service.cli.child.configure_logging", lambda *_, **__: None)
     # Another test's configuration may write to standard error.
     structlog.reset_defaults()
     monkeypatch.setattr(sys, "argv", ["service.cli.child", "api-0", str(theirs.detach())])
     with ours:
-        ours.sendall(json.dumps(told).encode() + b"\n")
+        ours.sendall(json.dumps(message).encode() + b"\n")
         with pytest.raises(SystemExit) as ended:
             child_main()
     assert ended.value.code == status
@@ -278,22 +278,22 @@ def test_secrets_go_by_the_channel_and_nothing_is_inherited_but_two_sockets(
     supervise: Callable[..., Supervised], tmp_path: Path
 ) -> None:
     supervised = supervise((PATIENCE_S, {"api-0": "show"}))
-    told = supervised.until("api-0 shows .*")[-1]
-    seen = json.loads(told.removeprefix("api-0 shows "))
-    assert seen["told"]["secret"] == "tell nobody"
+    line = supervised.until("api-0 shows .*")[-1]
+    seen = json.loads(line.removeprefix("api-0 shows "))
+    assert seen["message"]["secret"] == "tell nobody"
     assert "tell nobody" not in json.dumps([seen["arguments"], seen["environment"]])
     # The supervisor holds the home's lock meanwhile.
     with pytest.raises(AlreadyRunning):
         HomeLock(Home(tmp_path / "home"))
-    assert set(seen["open"]) == {seen["arguments"][-1], str(seen["told"]["listener"])}
+    assert set(seen["open"]) == {seen["arguments"][-1], str(seen["message"]["listener"])}
     assert all(name.startswith("socket:") for name in seen["open"].values())
 
 
 def test_a_child_for_one_thing_that_fails_ends_the_supervisor_with_its_status(
     supervise: Callable[..., Supervised],
 ) -> None:
-    status, told = supervise(once="refuse", grace=PATIENCE_S).end()
-    assert (status, "done" in told) == (2, False)
+    status, lines = supervise(once="refuse", grace=PATIENCE_S).end()
+    assert (status, "done" in lines) == (2, False)
 
 
 def test_a_child_for_one_thing_is_stopped_with_the_supervisor(supervise: Callable[..., Supervised]) -> None:
@@ -420,7 +420,7 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     assert names[-1] == ["api-0"]
 
 
-def test_of_several_users_that_stop_at_once_the_last_is_told_so_and_one_that_starts_waits_for_it(
+def test_of_several_users_that_stop_at_once_the_last_learns_so_and_one_that_starts_waits_for_it(
     tmp_path: Path,
 ) -> None:
     has_started = threading.Event()
@@ -457,7 +457,7 @@ def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
     assert Settings(**json.loads(json.dumps(settings_for("prepare", settings)))) == settings
 
 
-def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path) -> None:
+def test_only_who_makes_the_first_key_receives_the_administrators(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, **SECRETS)
     assert settings_for("prepare", settings)["admin_key"] == "of-the-administrator"
     assert settings_for("api", settings)["admin_key"] is None

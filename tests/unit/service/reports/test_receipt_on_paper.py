@@ -82,17 +82,17 @@ def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
     at, later = "2026-03-02T09:15:04.310000Z", "2026-03-05T10:00:00Z"
     failed = leaf("failed", at, failure="Its key is lost. Restore it from a backup.")
 
-    def told(*leaves: dict[str, Any]) -> list[str]:
+    def statements(*leaves: dict[str, Any]) -> list[str]:
         return sentences(summary([failed, *leaves]), None)[1:]
 
     done = "This could not be done on 2 March 2026, 09:15 UTC: nothing was deleted for this request."
     why = "The reason: Its key is lost."
     extended = leaf("extended", later, {"reason": "Many at once."}, failure="Its key is lost.")
-    assert told() == told(extended) == [done, why, "The request is still open."]
+    assert statements() == statements(extended) == [done, why, "The request is still open."]
     noted = leaf("handled", later, {"reason": "Deleted by hand."}, failure="Its key is lost.")
-    assert told(noted) == [done, why, "The request was settled in another way on 5 March 2026: Deleted by hand."]
+    assert statements(noted) == [done, why, "The request was settled in another way on 5 March 2026: Deleted by hand."]
     by = leaf("handled", later, {"deleted_by": [ID]}, failure="Its key is lost.")
-    assert told(by)[2] == (
+    assert statements(by)[2] == (
         f"By 5 March 2026, all of it had been deleted for the later request {ID}, whose receipt says what was done."
     )
 

@@ -56,7 +56,7 @@ def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_e
     assert rows_of_edges([], NodeIds.of([])).shape == (0, 2)
 
 
-def test_edges_that_cannot_be_told_any_more_stop_the_start_instead_of_coming_back(slots: OwnSlots) -> None:
+def test_edges_that_cannot_be_read_any_more_stop_the_start_instead_of_coming_back(slots: OwnSlots) -> None:
     keys = RequestKeys(slots.folder)
     request_id = uuid4()
     reserved = ReservedKey(KeySlot(0, 1), bytes(32))

@@ -145,8 +145,8 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
     # Weights that are not retrained carry no claim for it to limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
         assert "keeps the frozen parts" not in said(record, kind, manifest)
-    told = ended(PENDING, ENDED, manifest)
-    assert words in told.explanation
+    end = ended(PENDING, ENDED, manifest)
+    assert words in end.explanation
 
 
 def test_an_encoder_is_named_with_what_it_may_keep_whatever_became_of_the_weights() -> None:
@@ -182,13 +182,14 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
 
 
 @pytest.mark.parametrize("repair", [RepairStatus.CONVERGED, RepairStatus.PENDING, RepairStatus.NOT_CONVERGED])
-def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: RepairStatus) -> None:
+def test_what_was_made_before_a_deletion_and_stays_in_memory_is_named(repair: RepairStatus) -> None:
     record = replace(CONVERGED, repair=repair)
-    told = said(replace(record, factor_age_s=60.0))
+    words = said(replace(record, factor_age_s=60.0))
     assert (
-        "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s after it." in told
+        "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s after it."
+        in words
     )
-    assert "never written to disk and does not influence what the weights converge to." in told
+    assert "never written to disk and does not influence what the weights converge to." in words
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
 

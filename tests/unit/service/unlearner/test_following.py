@@ -67,9 +67,9 @@ def test_one_that_fails_to_load_what_the_others_have_changed_holds_nothing_of_it
 
     class Overtaken(Visit):
         def task(self) -> str:
-            told = super().task()
+            task = super().task()
             meeting.settle("the digest", 0)
-            return told
+            return task
 
         def stay(self) -> None:
             held.extend(each() is not None for each in read)

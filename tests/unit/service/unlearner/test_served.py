@@ -30,7 +30,7 @@ def refused(*_: object) -> None:
     pytest.fail("a sweep over the graph")
 
 
-def test_nothing_is_told_until_the_certificate_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reported_until_the_certificate_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resident = StoredModel(tmp_path / "model", built(load_dataset(GRAPH, data_dirs=[]), ModelSpec())).resident
     unlearner = holding(resident)
     with monkeypatch.context() as patch:

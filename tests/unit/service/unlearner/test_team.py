@@ -141,7 +141,7 @@ def test_one_with_another_model_is_left_out(place: MeetingPlace) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
-def test_gloo_is_told_the_interface_of_an_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_uses_the_interface_of_an_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     environment: dict[str, str] = {}
     monkeypatch.setattr("os.environ", environment)
     use_interface_of(address)

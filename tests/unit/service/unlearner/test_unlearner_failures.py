@@ -43,12 +43,12 @@ async def test_an_outage_that_ends_a_session_is_no_failure_and_what_was_not_fore
     unlearner = Unlearner(
         context, anything, anything, anything, limits=BatchLimits(1, 0.0), lease_ttl_s=60.0, home="a" * 32
     )
-    told: list[bool] = []
+    flags: list[bool] = []
 
     async def acquire(*_: object, above: int, after_failure: bool, home: str, take_over: bool) -> Lease | None:
         assert (above, home, take_over) == (7, "a" * 32, False)
-        told.append(after_failure)
-        if len(told) == 1:
+        flags.append(after_failure)
+        if len(flags) == 1:
             raise error
         assert unlearner.condition.phase is Phase.WAITING_FOR_LEASE
         stop.set()
@@ -57,4 +57,4 @@ async def test_an_outage_that_ends_a_session_is_no_failure_and_what_was_not_fore
     monkeypatch.setattr(leases, "acquire", acquire)
     monkeypatch.setattr(module, "_POLL_S", 3600.0)
     await unlearner.run()
-    assert told == [False, is_counted]
+    assert flags == [False, is_counted]

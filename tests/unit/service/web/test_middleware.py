@@ -90,7 +90,7 @@ async def test_a_declared_body_over_the_limit_is_refused_unread(client: httpx2.A
     assert str(LIMIT) in str(document["detail"])
 
 
-async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(client: httpx2.AsyncClient) -> None:
+async def test_a_body_that_does_not_state_its_length_is_cut_off_at_the_limit(client: httpx2.AsyncClient) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:

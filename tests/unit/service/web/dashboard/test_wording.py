@@ -84,7 +84,7 @@ def test_lengths_of_time_are_written_as_people_say_them(seconds: float, text: st
         (timedelta(days=31), "bad", "1 d late"),
     ],
 )
-def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:
+def test_a_clock_shows_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:
     clock = clock_of(REQUEST, RECEIVED + age)
     assert (clock.tone, clock.words) == (tone, words)
     assert clock.due_at == REQUEST.due_at
@@ -92,13 +92,13 @@ def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: s
 
 
 def states_of(request: DeletionRequest, *events: EventType) -> list[tuple[str, str]]:
-    told = [
+    recorded = [
         Event(number, request.id, kind, {}, RECEIVED + timedelta(seconds=number)) for number, kind in enumerate(events)
     ]
-    return [(step.label, step.state) for step in timeline(request, told)]
+    return [(step.label, step.state) for step in timeline(request, recorded)]
 
 
-def test_the_timeline_tells_what_was_done_and_what_comes() -> None:
+def test_the_timeline_shows_what_was_done_and_what_comes() -> None:
     assert states_of(REQUEST) == [("Received", "done"), ("Applied", "now"), ("Completed", "waiting")]
     applied = replace(REQUEST, status=RequestStatus.APPLIED, applied_at=RECEIVED, repair=RepairStatus.PENDING)
     assert states_of(applied, EventType.APPLIED) == [
