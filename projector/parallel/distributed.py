@@ -43,8 +43,10 @@ class Distributed:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._device = torch.device(device)
         #: Announcements go through CPUs, so they need no GPU and wait for none.
-        self._messages = dist.new_group(backend="gloo", timeout=timeout)
-        self._moved = dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._messages
+        self._message_group = dist.new_group(backend="gloo", timeout=timeout)
+        self._tensor_group = (
+            dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._message_group
+        )
         self._one_at_a_time = threading.RLock()
         #: Whether a collective function is running.
         self._inside = False
@@ -53,12 +55,12 @@ class Distributed:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of all workers' `tensor`, computed in place."""
-        dist.all_reduce(tensor, group=self._moved)
+        dist.all_reduce(tensor, group=self._tensor_group)
         return tensor
 
     def spread(self, tensor: Tensor, rank: int) -> None:
         """Overwrite the others' `tensor`, of the same shape, with that of the worker `rank`."""
-        dist.broadcast(tensor, rank, group=self._moved)
+        dist.broadcast(tensor, rank, group=self._tensor_group)
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
         """Return this worker's rows (rows.counts[rank], width.length) of a matrix divided by columns."""
@@ -70,7 +72,7 @@ class Distributed:
             sent.reshape(-1),
             [mine * count for count in width.counts],
             [count * width.counts[self.rank] for count in rows.counts],
-            group=self._moved,
+            group=self._tensor_group,
         )
         pieces = torch.split(received, [mine * count for count in width.counts])
         return torch.cat([each.view(mine, count) for each, count in zip(pieces, width.counts, strict=True)], dim=1)
@@ -85,7 +87,7 @@ class Distributed:
             sent,
             [count * mine for count in rows.counts],
             [rows.counts[self.rank] * count for count in width.counts],
-            group=self._moved,
+            group=self._tensor_group,
         )
         return received.view(rows.length, mine)
 
@@ -95,7 +97,7 @@ class Distributed:
         filled = own.new_zeros((longest, *own.shape[1:]))
         filled[: own.shape[0]] = own
         parts = [torch.empty_like(filled) for _ in range(self.count)]
-        dist.all_gather(parts, filled, group=self._moved)
+        dist.all_gather(parts, filled, group=self._tensor_group)
         return torch.cat([part[:count] for part, count in zip(parts, rows.counts, strict=True)])
 
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
@@ -174,16 +176,16 @@ class Distributed:
             "numbered": self._names.numbered,
         }
         message = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
-        dist.broadcast(torch.tensor([message.shape[0]]), 0, group=self._messages)
-        dist.broadcast(message, 0, group=self._messages)
+        dist.broadcast(torch.tensor([message.shape[0]]), 0, group=self._message_group)
+        dist.broadcast(message, 0, group=self._message_group)
         for tensor in tensors:
-            dist.broadcast(tensor, 0, group=self._moved)
+            dist.broadcast(tensor, 0, group=self._tensor_group)
 
     def _received(self) -> tuple[str, list[Any]] | None:
         length = torch.zeros(1, dtype=torch.int64)
-        dist.broadcast(length, 0, group=self._messages)
+        dist.broadcast(length, 0, group=self._message_group)
         message = torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(message, 0, group=self._messages)
+        dist.broadcast(message, 0, group=self._message_group)
         header = json.loads(bytes(message.numpy()))
         if header["numbered"] != self._names.numbered:
             raise RuntimeError("the first worker has other results")
@@ -207,7 +209,7 @@ class Distributed:
         if "object" in encoded:
             return self._names.object(encoded["object"])
         tensor = torch.empty(encoded["shape"], dtype=getattr(torch, encoded["dtype"]), device=self._device)
-        dist.broadcast(tensor, 0, group=self._moved)
+        dist.broadcast(tensor, 0, group=self._tensor_group)
         return tensor.cpu().numpy() if encoded["array"] else tensor
 
 

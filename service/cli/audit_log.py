@@ -1,7 +1,7 @@
 """`lethe audit key`, `export` and `verify`: the log's public key, a copy of the log, and its verification."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -46,7 +46,7 @@ class _Linked:
     nodes: Sequence[str] = ()
     reference: str | None = None
     #: Kind and status of the request.
-    request: str | None = None
+    request: Mapping[str, str] | None = None
 
 
 def key(
@@ -242,7 +242,7 @@ def _verify_receipt(
         if names_reference is False:
             outcome.find(None, f"the receipt does not contain the reference {reference} with this salt")
     named = [node for node, is_named in nodes.items() if is_named]
-    request = f"a deletion of kind {document['summary']['kind']}: {document['summary']['status']}" if named else None
+    request = {name: document["summary"][name] for name in ("kind", "status")} if named else None
     return outcome, _Linked(named, reference if names_reference else None, request)
 
 
@@ -270,7 +270,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
 def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
     yield from (f"The receipt covers {node}." for node in linked.nodes)
     if linked.request is not None:
-        yield f"It covers {linked.request}."
+        yield f"It covers a deletion of kind {linked.request['kind']}: {linked.request['status']}."
     if linked.reference is not None:
         yield f"The receipt contains the reference {linked.reference}."
     yield from map(str, outcome.findings[:_SHOWN])

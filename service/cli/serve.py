@@ -134,12 +134,12 @@ def as_torchrun_says(
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return role, flags
-    provided = {"workers": environment["WORLD_SIZE"], "workers_address": environment["MASTER_ADDR"]}
+    from_torchrun = {"workers": environment["WORLD_SIZE"], "workers_address": environment["MASTER_ADDR"]}
     given = {name: value for name, value in flags.items() if value is not None}
     if environment["RANK"] != "0":
-        return "worker", provided | given
+        return "worker", from_torchrun | given
     # The workers are already started, so the first process starts none.
-    return role or "unlearner", provided | given
+    return role or "unlearner", from_torchrun | given
 
 
 def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:

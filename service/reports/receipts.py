@@ -177,12 +177,12 @@ def _not_done(summary: Document) -> list[str]:
     failed = f"This could not be done on {minute(moment(summary['failed_at']))}: nothing was deleted for this request."
     # The rest is advice to operators, which the annex repeats.
     reason, _, _ = summary["failure"].partition(". ")
-    sentences = [failed, f"The reason: {reason.rstrip('.')}."]
+    lines = [failed, f"The reason: {reason.rstrip('.')}."]
     if summary["handled_at"] is None:
-        return [*sentences, "The request is still open."]
+        return [*lines, "The request is still open."]
     handled = day(moment(summary["handled_at"]))
     if summary["note"] is not None:
-        return [*sentences, f"The request was settled in another way on {handled}: {summary['note']}"]
+        return [*lines, f"The request was settled in another way on {handled}: {summary['note']}"]
     later = summary["handled_by"]
     by = f"the later request {later}, whose receipt says what was done" if later else "later requests"
-    return [*sentences, f"By {handled}, all of it had been deleted for {by}."]
+    return [*lines, f"By {handled}, all of it had been deleted for {by}."]

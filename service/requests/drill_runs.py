@@ -345,6 +345,6 @@ def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
         # Measured in the batch, so present before the drill is completed.
         named |= dict.fromkeys(("channel_norm_before", "channel_norm_after"))
         if drill.status is RequestStatus.COMPLETED:
-            withheld = "The result requires the scope audit:read, since the weights are published with noise."
-            named |= {"passed": None, "finding": withheld}
+            finding = "The result requires the scope audit:read, since the weights are published with noise."
+            named |= {"passed": None, "finding": finding}
     return named | {"links": links_of(drill.request_id)}

@@ -76,7 +76,7 @@ class OuterMiddleware:
             else:
                 await self._app(scope, self._limited(receive), send_guarded)
         except asyncio.CancelledError:
-            # The server stops, and waits no longer. An answer lets the caller repeat the request.
+            # The server stops, and waits no longer. It says so, and the caller can repeat the request.
             if status != CLIENT_GONE:
                 raise
             await of_error(_stopped())(scope, receive, send_guarded)

@@ -94,7 +94,7 @@ class EndpointRepository(Repository):
     async def remove(self, endpoint_id: UUID, why: str) -> bool:
         """Stop sending to an endpoint and drop its secret; return False if it was not active."""
         # Exclude concurrent publishers, which would list deliveries that nobody sends or gives up.
-        await FeedRepository(self._conn).wait_for_publisher()
+        await FeedRepository(self._conn).exclude_publishers()
         removed = (
             update(WebhookEndpointRow)
             .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.removed_at.is_(None))

@@ -46,7 +46,7 @@ class FeedEvent:
 
 #: Columns that `feed_event` needs from a query that joins the request.
 FEED_COLUMNS = (
-    FeedRow.id.label("feed_id"),
+    FeedRow.id.label("feed_event_id"),
     FeedRow.milestone,
     FeedRow.at,
     FeedRow.request_id,
@@ -61,7 +61,7 @@ FEED_COLUMNS = (
 class FeedRepository(Repository):
     """The table `feed` in the caller's transaction."""
 
-    async def wait_for_publisher(self) -> None:
+    async def exclude_publishers(self) -> None:
         """Wait for a running publisher, and block others until the transaction ends."""
         await locks.take(self._conn, Lock.FEED)
 
@@ -128,7 +128,7 @@ class FeedRepository(Repository):
 def feed_event(row: Row[*tuple[Any, ...]]) -> FeedEvent:
     """Return the event in a row with `FEED_COLUMNS`."""
     return FeedEvent(
-        id=row.feed_id,
+        id=row.feed_event_id,
         kind=RequestKind(row.kind),
         milestone=Milestone(row.milestone),
         at=row.at,

@@ -134,7 +134,7 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
         assert {**deleted, "salts": len(deleted["salts"])} == {**live, "salts": len(live["salts"])}
         cancelled = [await writer.delete(f"/deletions/{answer.json()['id']}") for answer in answers]
         assert [(one.status_code, one.json()["status"]) for one in cancelled] == [(200, "cancelled")] * 2
-    # A reader sees that it is.
+    # A reader sees that it is already deleted.
     assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
 
 

@@ -184,7 +184,7 @@ async def test_no_node_is_in_a_page_a_url_or_a_log_line(api: Api) -> None:
     assert accepted["id"] not in api.lines.getvalue()
 
 
-async def test_an_address_that_is_no_page_is_refused_with_a_page_in_a_browser(api: Api) -> None:
+async def test_an_unknown_address_gets_an_error_page_in_a_browser(api: Api) -> None:
     client = await api.client_with(None)
     browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     for path, status in (("/nothing", 404), ("/requests/x/y/ålesund", 404), ("/logout", 405)):

@@ -133,16 +133,16 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
 
-    def compare_when_answered(status: int) -> None:
+    def compare_while_the_server_answers(status: int) -> None:
         page.route("**/log/checks", lambda route: route.fulfill(status=status))
         page.get_by_label("An earlier checkpoint").fill(kept)
         page.get_by_role("button", name="Compare").click()
 
     # A server that does not recognise its signature, and one that cannot answer.
-    compare_when_answered(409)
+    compare_while_the_server_answers(409)
     expect(page.locator("#compare-checks li.bad")).to_contain_text("denies the checkpoint")
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts a checkpoint that it has signed")
-    compare_when_answered(503)
+    compare_while_the_server_answers(503)
     expect(page.locator("#compare-checks li.warn")).to_contain_text("the server answered 503")
     expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
     assert [text for text in window.complaints if "409" not in text and "503" not in text] == []

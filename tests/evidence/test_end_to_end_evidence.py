@@ -57,6 +57,8 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert "It covers a deletion of kind node: completed." in ran.stdout
     assert "The receipt contains the reference DSR-17." in ran.stdout
     assert "Valid: 2 leaves in the log" in ran.stdout
+    ran = lethe(*check, "--salts", tmp_path / "answer.json", "--json")
+    assert json.loads(ran.stdout)["request"] == {"kind": "node", "status": "completed"}
     ran = lethe(*check, "--salts", tmp_path / "answer.json", "--reference", "DSR-18")
     assert (ran.status, "does not contain the reference DSR-18" in ran.stdout) == (1, True)
     forged = json.loads((tmp_path / "receipt.json").read_text())

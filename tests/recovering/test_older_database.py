@@ -38,7 +38,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         yield running
 
 
-async def test_a_search_by_node_shows_them_to_those_who_may_see_every_request(api: Api) -> None:
+async def test_a_search_by_node_shows_earlier_deletions_to_those_who_may_see_every_request(api: Api) -> None:
     for scope, visible in ((Scope.AUDIT_READ, ["1", "gone"]), (Scope.DELETIONS_READ, [])):
         client = await api.client(scope)
         answer = (await client.post("/deletions/search", json={"nodes": ["1", "2", "gone"]})).json()

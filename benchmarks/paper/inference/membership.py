@@ -132,7 +132,7 @@ def _attacked(
                 **{
                     f"{figure}_{phase}": value
                     for phase, weights in (("before", fitted.weights), ("after", left.weights))
-                    for figure, value in recognised(split, spec, weights).items()
+                    for figure, value in attack_figures(split, spec, weights).items()
                 },
                 **about,
             },
@@ -143,7 +143,7 @@ def _stopped(side: Graph, spec: ModelSpec) -> Stopped:
     return stopped(replace(side, val_mask=~side.train_mask), spec)
 
 
-def recognised(split: Split, spec: ModelSpec, weights: Array | None) -> Figures:
+def attack_figures(split: Split, spec: ModelSpec, weights: Array | None) -> Figures:
     """Return the classifier's accuracy on the victim's nodes, from the answers of `weights` (blocks, d, C)."""
     assert weights is not None
     answers = probabilities(logits(split.victim, spec, weights), spec.loss)

@@ -24,7 +24,7 @@ KEY = "the-key-of-a-benchmark"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
-def formatted(memory: Mapping[str, float]) -> str:
+def memory_text(memory: Mapping[str, float]) -> str:
     """Format MiB by process."""
     return ", ".join(f"{name} {value:.0f}" for name, value in memory.items())
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.device import device_name
-from benchmarks.performance.service.lethe_process import LetheProcess, formatted
+from benchmarks.performance.service.lethe_process import LetheProcess, memory_text
 
 _CLIENTS = 4
 
@@ -73,7 +73,7 @@ def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple
                 time.sleep(0.05)
             seen.completed.update(part)
             memory.append(service.memory())
-            print(f"  {begin + len(part):,} deleted, MiB: {formatted(memory[-1])}", file=sys.stderr, flush=True)
+            print(f"  {begin + len(part):,} deleted, MiB: {memory_text(memory[-1])}", file=sys.stderr, flush=True)
         return time.monotonic() - started, memory
 
 
@@ -119,7 +119,7 @@ def main() -> None:
         f"{options.deletions:,} of {options.nodes:,} nodes, {options.features} features, in {seconds:.0f} s\n"
         f"batches by method: {methods}\n"
         f"residuals above rounding: {exceeded:.0f}; span {about.span_residual or 0.0:.1e} at the end\n"
-        f"memory in MiB after the first tenth: {formatted(memory[0])}; at the end: {formatted(memory[-1])}; "
+        f"memory in MiB after the first tenth: {memory_text(memory[0])}; at the end: {memory_text(memory[-1])}; "
         f"growth at most {growth:+.1%}\n"
         f"requests not completed: {stuck}; predictions answered {seen.answered}, failed {seen.failed}, of deleted "
         f"nodes {seen.of_deleted}; stopped with status {status}"

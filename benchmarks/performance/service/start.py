@@ -25,7 +25,7 @@ import httpx2
 import torch
 
 from benchmarks.device import device_name
-from benchmarks.performance.service.lethe_process import HEADERS, LetheProcess, formatted
+from benchmarks.performance.service.lethe_process import HEADERS, LetheProcess, memory_text
 from benchmarks.performance.service.lethe_world import predictions, world
 from model_store import gram_checkpoint
 from model_store.build import build_model
@@ -87,7 +87,9 @@ def processes(repeats: int) -> None:
             before = lethe.answering[0]
             before.kill()
             again = answers_again(lethe, before.pid)
-            print(f"| {number + 1} | {lethe.ready_at - published:.2f} | {again:.2f} | {formatted(most)} |", flush=True)
+            print(
+                f"| {number + 1} | {lethe.ready_at - published:.2f} | {again:.2f} | {memory_text(most)} |", flush=True
+            )
 
 
 def answers_again(lethe: LetheProcess, killed: int) -> float:

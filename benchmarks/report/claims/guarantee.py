@@ -23,7 +23,7 @@ def never_unchanged(results: Results) -> list[Case]:
     return cases
 
 
-def unseen(method: str) -> Judge:
+def unrecognised(method: str) -> Judge:
     """Judge whether chance lies in U-LiRA's interval for unlearned against never-there nodes."""
 
     def judge(results: Results) -> list[Case]:
@@ -87,7 +87,10 @@ CLAIMS = (
         "Abstract and contributions",
         "The unlearned model parameters do not contain any information about the unlearned node features, which is "
         "guaranteed by algorithmic construction.",
-        all_of(never_unchanged, for_each({f"U-LiRA, {each}": method for each, method in READINGS.items()}, unseen)),
+        all_of(
+            never_unchanged,
+            for_each({f"U-LiRA, {each}": method for each, method in READINGS.items()}, unrecognised),
+        ),
         "The construction guarantees only the previous claim: the weights combine the remaining features. How they "
         "combine them still depends on the deleted nodes. Where the remaining rows span every direction, the "
         "projection changes no weight. A random deletion counts for the claim if some weight changed, which does not "

@@ -130,7 +130,7 @@ def pooled(results: Results, experiment: str, dataset: str, method: str, figure:
     return [value for split in splits for value in results.values(experiment, dataset, method, split, figure)]
 
 
-def by_classifier(
+def before_and_after(
     training: Training, figure: str, margin: Callable[[float, float], float], *, retraining: bool = False
 ) -> Judge:
     """Compare means of a figure of membership inference before and after the projection, or also retraining."""
@@ -185,7 +185,7 @@ def unchanged(training: Training) -> Judge:
     return lambda results: [
         replace(each, words=f"{who}: {each.words}")
         for figure, who in (("kept", "Kept as trained"), ("others", "Others as untrained"))
-        for each in by_classifier(training, figure, lambda before, after: _UNCHANGED - abs(after - before))(results)
+        for each in before_and_after(training, figure, lambda before, after: _UNCHANGED - abs(after - before))(results)
     ]
 
 
@@ -279,11 +279,11 @@ CLAIMS = (
         all_of(
             of_trainings(
                 "{}, below 50 % before",
-                lambda training: by_classifier(training, "deleted", lambda before, after: 0.5 - before),
+                lambda training: before_and_after(training, "deleted", lambda before, after: 0.5 - before),
             ),
             of_trainings(
                 "{}, more after",
-                lambda training: by_classifier(
+                lambda training: before_and_after(
                     training, "deleted", lambda before, after: after - before, retraining=True
                 ),
             ),

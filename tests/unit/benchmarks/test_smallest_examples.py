@@ -26,7 +26,7 @@ from benchmarks.baselines.partition import blpa
 from benchmarks.baselines.protocol import LAMBDAS, accuracy
 from benchmarks.paper.accuracies import VARIANTS, variant_accuracy
 from benchmarks.paper.forgetting.robustness import by_degree
-from benchmarks.paper.inference.membership import Attack, Split, recognised
+from benchmarks.paper.inference.membership import Attack, Split, attack_figures
 from benchmarks.paper.setting import spec_of
 from benchmarks.paper.theory.delta import SCALINGS, delta
 from benchmarks.paper.theory.descent import Problem
@@ -316,7 +316,7 @@ def test_an_attack_can_say_another_thing_of_a_node_that_was_never_trained_on() -
     graph = made(np.eye(3)[[0, 1, 2, 2]] * [[1], [1], [1], [0]], [0, 1, 1, 1], ((2, 3),), training=range(3))
     split = Split(graph, of(2), Sure(torch.nn.Sequential()))
     fitted = build(LETHE, OVR, 0, 1e-2).fit(graph)
-    before, after = (recognised(split, OVR, each.weights) for each in (fitted, fitted.unlearn(of(2))))
+    before, after = (attack_figures(split, OVR, each.weights) for each in (fitted, fitted.unlearn(of(2))))
     assert (before["kept"], after["kept"]) == (1, 1)
     assert (before["others"], after["others"]) == (0, 1)
 

@@ -109,18 +109,18 @@ def shadows(loss: LossKind) -> tuple[ModelSpec, Shadows]:
     return spec, shadows_of(load_dataset(SMALL, data_dirs=(), seed=0), spec, 0, 16, 0.4)
 
 
-def area(shadowed: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
-    unlearned = shadowed.unlearned(lambda number: baseline)
-    compared = np.where(shadowed.members, unlearned, shadowed.retrained)
-    return attack(compared, shadowed.members)["auc"], attack(unlearned, shadowed.members)["auc"]
+def area(models: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
+    unlearned = models.unlearned(lambda number: baseline)
+    compared = np.where(models.members, unlearned, models.retrained)
+    return attack(compared, models.members)["auc"], attack(unlearned, models.members)["auc"]
 
 
 @pytest.mark.parametrize("loss", [LossKind.OVR, LossKind.SOFTMAX])
 def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_repair(
     loss: LossKind,
 ) -> None:
-    spec, shadowed = shadows(loss)
-    leaks, honest = area(shadowed, KeepsAColumn(spec)), area(shadowed, Lethe(spec, repair=True))
+    spec, models = shadows(loss)
+    leaks, honest = area(models, KeepsAColumn(spec)), area(models, Lethe(spec, repair=True))
     for leak, none in zip(leaks, honest, strict=True):
         assert none.low <= 0.5 <= none.high
         assert leak.low > 0.5

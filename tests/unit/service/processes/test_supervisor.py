@@ -420,7 +420,7 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     assert names[-1] == ["api-0"]
 
 
-def test_of_several_users_that_stop_at_once_the_last_learns_so_and_one_that_starts_waits_for_it(
+def test_of_several_users_that_stop_at_once_the_last_learns_that_it_is_and_one_that_starts_waits_for_it(
     tmp_path: Path,
 ) -> None:
     has_started = threading.Event()
