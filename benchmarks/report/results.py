@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import floor, log10
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -159,8 +160,22 @@ def apart(values: Sequence[float], unit: str = "") -> list[str]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Format the mean and, for several values, the standard deviation; with their count if seeds are missing."""
-    return number(fmean(values)) + _deviation(values, number) if values else "–"
+    """Format the mean and, for several values, the standard deviation; with their count if seeds are missing.
+
+    The deviation has as many decimals as the mean, unless it would round to zero.
+    """
+    if len(values) < 2:
+        return number(values[0]) if values else "–"
+    mean = fmean(values)
+    if not 1e-3 <= abs(mean) < 1e5:
+        return number(mean) + _deviation(values, number)
+    decimals = max(0, 2 - floor(log10(abs(mean))))
+
+    def fixed(value: float) -> str:
+        rounded = round(value, decimals)
+        return f"{rounded:,.{decimals}f}" if rounded else number(value)
+
+    return fixed(mean) + _deviation(values, fixed)
 
 
 def percent(values: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ from benchmarks.report.headline import headline, slower
 from benchmarks.report.page import page
 from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import UNREACHABLE
-from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, spread
 from benchmarks.report.tables import accuracy
 from benchmarks.reproduce import RESULTS
 from tests.support.results import measured, unit
@@ -275,6 +275,22 @@ def test_a_method_without_figures_says_why() -> None:
     results = Results([])
     assert results.absent("accuracy", "cora", "gcn") == "not measured yet"
     assert results.absent("accuracy", "cora", "graph eraser, gcn, metis, mean") == "not planned"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([], "–"),
+        ([20.8123], "20.8"),
+        ([20.8, 20.5, 21.1, 20.8, 20.8], "20.8 ± 0.2"),
+        ([13.0, 13.0], "13.0 ± 0 (2)"),
+        ([0.5, 0.5000001], "0.500 ± 7.1e-08 (2)"),
+        ([12345.0, 12400.0], "12,372 ± 39 (2)"),
+        ([1e-14, 2e-14], "1.5e-14 ± 7.1e-15 (2)"),
+    ],
+)
+def test_a_deviation_has_the_decimals_of_its_mean(values: list[float], text: str) -> None:
+    assert spread(values) == text
 
 
 def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_and_says_where_lethe_is_slower() -> None:
