@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor, log10
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -162,24 +161,26 @@ def apart(values: Sequence[float], unit: str = "") -> list[str]:
 def spread(values: Sequence[float]) -> str:
     """Format the mean and, for several values, the standard deviation; with their count if seeds are missing.
 
-    The deviation has as many decimals as the mean, unless it would round to zero.
+    The deviation has the decimals of the mean, or one digit if it would round to zero. Beside a power of ten it has its
+    own digits.
     """
     if len(values) < 2:
         return number(values[0]) if values else "–"
     mean = fmean(values)
     if not 1e-3 <= abs(mean) < 1e5:
         return number(mean) + _deviation(values, number)
-    decimals = max(0, 2 - floor(log10(abs(mean))))
+    exponent = int(f"{mean:.2e}".partition("e")[2])
+    decimals = max(0, 2 - exponent)
 
     def fixed(value: float) -> str:
         rounded = round(value, decimals)
-        return f"{rounded:,.{decimals}f}" if rounded else number(value)
+        return f"{rounded:,.{decimals}f}" if rounded else f"{value:.1g}"
 
     return fixed(mean) + _deviation(values, fixed)
 
 
 def percent(values: Sequence[float]) -> str:
-    """Format like `spread`, in percent with one decimal."""
+    """Format like `spread`, but in percent and each with one decimal."""
     return _tenths(fmean(values)) + _deviation(values, _tenths) if values else "–"
 
 

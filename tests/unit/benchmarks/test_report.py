@@ -284,12 +284,15 @@ def test_a_method_without_figures_says_why() -> None:
         ([20.8123], "20.8"),
         ([20.8, 20.5, 21.1, 20.8, 20.8], "20.8 ± 0.2"),
         ([13.0, 13.0], "13.0 ± 0 (2)"),
-        ([0.5, 0.5000001], "0.500 ± 7.1e-08 (2)"),
+        ([0.5, 0.5000001], "0.500 ± 7e-08 (2)"),
+        ([99.96, 99.98], "100 ± 0.01 (2)"),
+        ([-20.85, -20.0], "-20.4 ± 0.6 (2)"),
         ([12345.0, 12400.0], "12,372 ± 39 (2)"),
+        ([123450.0, 124000.0], "1.2e+05 ± 389 (2)"),
         ([1e-14, 2e-14], "1.5e-14 ± 7.1e-15 (2)"),
     ],
 )
-def test_a_deviation_has_the_decimals_of_its_mean(values: list[float], text: str) -> None:
+def test_a_deviation_has_the_decimals_of_its_mean_but_beside_a_power_of_ten(values: list[float], text: str) -> None:
     assert spread(values) == text
 
 
